@@ -1,0 +1,1 @@
+"""Speaks to a container engine and to registries; the only importer of the docker package."""

@@ -1,0 +1,97 @@
+"""The ``hotfire`` command. A command is a few lines over :mod:`hotfire.runtime`; heavy packages are imported inside."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Command -> module and attribute: a module is imported when its command runs, or when help needs its first line.
+_COMMANDS = {
+    "run": ("hotfire.entrypoints.cli.run", "run"),
+    "describe": ("hotfire.entrypoints.cli.jobs", "describe"),
+    "logs": ("hotfire.entrypoints.cli.jobs", "logs"),
+    "metrics": ("hotfire.entrypoints.cli.metrics", "metrics"),
+    "ps": ("hotfire.entrypoints.cli.jobs", "ps"),
+    "wait": ("hotfire.entrypoints.cli.jobs", "wait"),
+    "interrupt": ("hotfire.entrypoints.cli.jobs", "interrupt"),
+    "retry": ("hotfire.entrypoints.cli.run", "retry"),
+    "stop": ("hotfire.entrypoints.cli.jobs", "stop"),
+    "delete": ("hotfire.entrypoints.cli.jobs", "delete"),
+    "data": ("hotfire.entrypoints.cli.data", "data"),
+    "cache": ("hotfire.entrypoints.cli.cache", "cache"),
+    "shell": ("hotfire.entrypoints.cli.shell", "shell"),
+    "images": ("hotfire.entrypoints.cli.images", "images"),
+    "prune": ("hotfire.entrypoints.cli.images", "prune"),
+    "serve": ("hotfire.entrypoints.cli.serve", "serve"),
+    "env": ("hotfire.entrypoints.cli.serve", "env"),
+    "exec": ("hotfire.entrypoints.cli.serve", "execute"),
+    "setup": ("hotfire.entrypoints.cli.setup", "setup"),
+}
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, attribute = _COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.version_option(package_name="hotfire", prog_name="hotfire", message="%(prog)s %(version)s")
+def hotfire() -> None:
+    """Test-fire SageMaker training jobs on this machine."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit; every error of ours is shown in two lines and ends with its own code."""
+    from hotfire.runtime.errors import ExitCode, HotfireError
+
+    try:
+        code = hotfire.main(
+            args=None if arguments is None else list(arguments),
+            prog_name="hotfire",
+            standalone_mode=False,
+        )
+    except HotfireError as error:
+        faults = getattr(error, "faults", ())
+        if len(faults) > 1:
+            # One a line for people; the message itself keeps the service's single line.
+            head = error.what.partition(": ")[0]
+            complain("\n       ".join([f"{head}:", *map(str, faults)]), error.do)
+        else:
+            complain(error.what, error.do)
+        code = error.exit_code
+    except click.ClickException as error:
+        # click's own usage errors; 2 is REFUSED in both vocabularies.
+        error.show()
+        code = ExitCode.REFUSED
+    except (click.Abort, KeyboardInterrupt):
+        complain("interrupted; no host was started.", "hotfire ps shows whether a job was created.")
+        code = ExitCode.STOPPED
+    except BrokenPipeError:
+        # The reader of our output has gone (`hotfire ps | head`): not worth a word.
+        sys.stdout = None
+        code = ExitCode.COMPLETED
+    sys.exit(int(code or 0))
+
+
+def complain(what: str, do: str) -> None:
+    """One error on stderr: what happened, and what to do."""
+    label = click.style("error:", fg="red", bold=True)
+    click.echo(f"{label} {what}", err=True, color=None)
+    if do:
+        click.echo(f"       {do}", err=True)

@@ -1,0 +1,166 @@
+"""What a person sees: log lines on stdout, talk on stderr, and the receipt at the end. ``NO_COLOR`` is honoured."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from datetime import datetime
+from typing import Any
+
+import click
+
+from hotfire.runtime.events import Event, LogChunk, Note, Progress, Transition
+from hotfire.runtime.observe.logs import LogPrinter
+
+_COLORS = {"Completed": "green", "Failed": "red", "Stopped": "yellow"}
+PROGRESS_AFTER_SECONDS = 2.0
+
+
+def styled(text: str, **style: Any) -> str:
+    """``text`` with colours, where stderr is a terminal and the user has not said no."""
+    plain = os.environ.get("NO_COLOR") or not sys.stderr.isatty()
+    return text if plain else click.style(text, **style)
+
+
+def size(count: float) -> str:
+    """Bytes in the unit that leaves one to three digits before the point."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+class Console:
+    """The observer of ``hotfire run``. Called from several threads."""
+
+    def __init__(self, hosts: tuple[str, ...], *, logs_to_stderr: bool, quiet: bool) -> None:
+        stream = sys.stderr if logs_to_stderr else sys.stdout
+        self._printer = LogPrinter(stream.buffer, hosts, live=stream.isatty())
+        self._shares_terminal = stream.isatty() and sys.stderr.isatty()
+        self._quiet = quiet
+        self._lock = threading.Lock()
+        self._bars: dict[str, float] = {}
+        self._bar_shown = False
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case LogChunk():
+                self._printer(event)
+            case Transition():
+                # The SDK's own line: <time> <Status> - <Message>.
+                moment = event.time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+                color = _COLORS.get(event.status.value, "cyan")
+                status = styled(event.status.value, fg=color)
+                self._say(f"{moment} {status} - {event.message}")
+            case Note(warning=True):
+                self._say(f"{styled('warning:', fg='yellow')} {event.text}")
+            case Note():
+                self._say(f"{styled('note:', dim=True)} {event.text}")
+            case Progress():
+                self._progress(event)
+            case _:
+                pass
+
+    def close(self) -> None:
+        """After the last log chunk: write what never got its newline."""
+        self._printer.close()
+        if self._printer.broken:
+            # What is left in the buffer has no reader; flushing it would hide how the job ended.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            self._say("warning: the reader of the log went away; hotfire logs shows all of it.")
+
+    def _say(self, line: str) -> None:
+        if self._quiet:
+            return
+        with self._lock:
+            if self._shares_terminal:
+                self._printer.interrupt()
+            if self._bar_shown:
+                click.echo(err=True)
+                self._bar_shown = False
+            click.echo(line, err=True)
+
+    def _progress(self, event: Progress) -> None:
+        """A live line on a terminal, a line every two seconds elsewhere; nothing for what is quick."""
+        now = time.monotonic()
+        with self._lock:
+            last = self._bars.setdefault(event.activity, now)
+            finished = event.total is not None and event.done >= event.total
+            wait = 0.1 if self._bar_shown and sys.stderr.isatty() else PROGRESS_AFTER_SECONDS
+            if self._quiet or (now - last < wait and not (finished and self._bar_shown)):
+                return
+            self._bars[event.activity] = now
+            of = f" of {size(event.total)}" if event.total is not None else ""
+            line = f"{event.activity}: {size(event.done)}{of}"
+            if sys.stderr.isatty():
+                click.echo(f"\r\x1b[K{line}", err=True, nl=False)
+                self._bar_shown = True
+            else:
+                click.echo(line, err=True)
+
+
+def receipt(described: dict[str, Any], facts: dict[str, Any], samples_per_second: str) -> str:
+    """The end of ``hotfire run``: status, seconds, speed, peaks, artifacts with their largest files, warnings."""
+    status = described["TrainingJobStatus"]
+    lines = [
+        f"{styled(status, fg=_COLORS.get(status, 'cyan'), bold=True)} "
+        f"{described['TrainingJobName']}"
+        + (f" ({described['SecondaryStatus']})" if status != described["SecondaryStatus"] else "")
+    ]
+    if reason := described.get("FailureReason"):
+        # A failure text may have several lines; they stay together.
+        lines.append("  reason     " + reason.strip().replace("\n", "\n             "))
+    if seconds := described.get("TrainingTimeInSeconds"):
+        speed = f", {samples_per_second} samples/s" if samples_per_second else ""
+        lines.append(f"  time       {seconds} s{speed}")
+        lines += [f"             {line}" for line in spot_lines(described, seconds)]
+    for metric in facts.get("metrics", []):
+        lines.append(f"  metric     {metric['MetricName']} = {metric['Value']:g}")
+    if peak := facts.get("peak_memory_bytes"):
+        disk = facts.get("disk_bytes", {})
+        shown = ", ".join(
+            f"{host} {size(peak[host])} memory, {size(disk.get(host, 0))} disk" for host in peak
+        )
+        lines.append(f"  peak       {shown}")
+    for artifact in facts.get("artifacts", []):
+        lines.append(f"  artifact   {artifact['uri']} ({size(artifact['bytes'])})")
+        for name, count in artifact["largest"]:
+            lines.append(f"             {size(count):>9}  {name}")
+    for warning in facts.get("warnings", []):
+        lines.append(f"  {styled('warning', fg='yellow')}    {warning}")
+    return "\n".join(lines)
+
+
+def spot_lines(described: dict[str, Any], seconds: int) -> list[str]:
+    """The SDK's own lines about the bill of a managed spot job; times the number of instances, as there."""
+    if not described.get("EnableManagedSpotTraining"):
+        return []
+    config = described["ResourceConfig"]
+    groups = config.get("InstanceGroups") or [config]
+    hosts = sum(group["InstanceCount"] for group in groups)
+    billable = described["BillableTimeInSeconds"]
+    saving = (1 - billable / seconds) * 100
+    return [
+        f"Training seconds: {seconds * hosts}",
+        f"Billable seconds: {billable * hosts} (assumes --spot-discount)",
+        f"Managed Spot Training savings: {saving:.1f}%",
+    ]
+
+
+def moment(value: object) -> str:
+    """A time for a table, in local time to the second."""
+    if not isinstance(value, str):
+        return ""
+    return datetime.fromisoformat(value).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Columns as wide as their widest cell, two spaces apart."""
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (header, *rows)
+    )

@@ -1,0 +1,171 @@
+"""A running endpoint: everything put together, until it is told to end. Jobs go on without it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hotfire.entrypoints.http.application import Application, Parts, call_moto
+from hotfire.entrypoints.http.moto import Moto, check
+from hotfire.entrypoints.http.server import HOST, serve
+from hotfire.runtime import service
+from hotfire.runtime.endpoint import clients, rules
+from hotfire.runtime.endpoint.log_operations import LogOperations
+from hotfire.runtime.endpoint.metrics import Publisher
+from hotfire.runtime.endpoint.objects import ObjectStore
+from hotfire.runtime.endpoint.operations import Capacity, Operations
+from hotfire.runtime.errors import PlatformError, ValidationError
+
+logger = logging.getLogger(__name__)
+LOOK_SECONDS = 0.3
+"""Precision of the times of log events."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    port: int
+    region: str
+    capacity: Capacity
+    persist: Path | None = None
+    """Keeps the buckets; None: they are gone with the server."""
+    s3_url: str = ""
+    options: service.Options
+    rules: Path | None = None
+
+
+def run(settings: Settings, around: service.Surroundings, say: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises:
+        ValidationError: the port is taken, the rules are wrong, moto is missing, or an endpoint runs already.
+    """
+    check()
+    with ExitStack() as undo:
+        undo.enter_context(_ending())
+        address = clients.Address(
+            url=f"http://{HOST}:{settings.port}", region=settings.region, s3_url=settings.s3_url
+        )
+        application: list[Application] = []
+        try:
+            server = serve(settings.port, lambda request: application[0](request))
+        except OSError as error:
+            raise ValidationError(
+                f"port {settings.port} of {HOST} cannot be listened on: {error.strerror}.",
+                do="Give another one with --port (0: any that is free).",
+            ) from error
+        undo.callback(server.server_close)
+        address = replace(address, url=f"http://{HOST}:{server.server_address[1]}")
+        lock = clients.announce(around.store.home, address)
+        undo.callback(lock.close)
+        # Jobs, and S3 as this process uses it, find everything at this address as well.
+        environ = clients.environment(address, around.store.home, around.environ)
+        _become(environ)
+        around = replace(around, environ=environ)
+        application.append(_assembled(settings, around, undo))
+        thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="hotfire-http")
+        thread.start()
+        undo.callback(thread.join)
+        undo.callback(server.shutdown)
+        say(f"the endpoint is {address.url}")
+        _until_told()
+
+
+def _assembled(settings: Settings, around: service.Surroundings, undo: ExitStack) -> Application:
+    moto = Moto()
+    chosen = rules.load(settings.rules, settings.options)
+    operations = Operations(around, chosen, settings.capacity)
+    logs = LogOperations(around, operations.index)
+
+    def put(region: str, metrics: Mapping[str, Any]) -> None:
+        target = "GraniteServiceVersion20100801.PutMetricData"
+        answer = call_moto(moto, "monitoring", json.dumps(metrics).encode(), region, target)
+        if answer.status != 200:
+            raise PlatformError(f"CloudWatch refused metrics: {answer.body!r}")
+
+    publisher = Publisher(around.store, operations.index, put)
+    objects = None if settings.s3_url else _objects(settings, around, undo)
+    if objects:
+        objects.create_bucket(f"sagemaker-{settings.region}-{clients.ACCOUNT}", settings.region)
+    parts = Parts(operations=operations, logs=logs, objects=objects, region=settings.region)
+    application = Application(parts, publisher, moto)
+    application.prepare()
+    _watch(logs, undo)
+    return application
+
+
+def _objects(settings: Settings, around: service.Surroundings, undo: ExitStack) -> ObjectStore:
+    root = settings.persist
+    if root is None:
+        # Not in the system's temporary directory, which is often memory. What a killed server left goes first.
+        root = around.cache / f"objects-{settings.port}-{os.getpid()}"
+        for old in around.cache.glob("objects-*"):
+            if not Path(f"/proc/{old.name.rpartition('-')[2]}").exists():
+                shutil.rmtree(old, ignore_errors=True)
+        undo.callback(shutil.rmtree, root, ignore_errors=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        store = ObjectStore(root)
+    except OSError as error:
+        raise ValidationError(f"{root} cannot be used: {error}.") from error
+    undo.callback(store.close)
+    return store
+
+
+def _watch(logs: LogOperations, undo: ExitStack) -> None:
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.wait(LOOK_SECONDS):
+            try:
+                logs.look()
+            except Exception:  # what is wrong with one job now must not end the looking
+                logger.debug("logs could not be looked at", exc_info=True)
+
+    thread = threading.Thread(target=look, name="hotfire-logs")
+    thread.start()
+    undo.callback(thread.join)
+    undo.callback(done.set)
+
+
+def _become(environ: Mapping[str, str]) -> None:
+    """Make ``environ`` this process's own: boto3 looks nowhere else."""
+    for name in set(os.environ) - set(environ):
+        del os.environ[name]
+    os.environ.update(environ)
+
+
+class _Told(BaseException):
+    """SIGTERM."""
+
+
+@contextlib.contextmanager
+def _ending() -> Iterator[None]:
+    """SIGTERM and SIGINT end the ``with`` in good order, wherever it is."""
+
+    def told(number: int, frame: object) -> None:
+        raise _Told
+
+    before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    except _Told:
+        pass
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _until_told() -> None:
+    while True:
+        time.sleep(3600)

@@ -1,0 +1,1 @@
+"""Training programs that a job runs when it names no script of its own."""

@@ -1,0 +1,1 @@
+"""Ways to run the hosts of a job, behind :mod:`hotfire.runtime.backend`."""

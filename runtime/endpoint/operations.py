@@ -1,0 +1,303 @@
+"""SageMaker's operations on training jobs: a dict in, a dict out, modelled errors raised. Nothing here knows HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hotfire.runtime import service
+from hotfire.runtime.endpoint import listing, search, tags, waiting
+from hotfire.runtime.endpoint.admission import Ticket
+from hotfire.runtime.endpoint.index import Index, Mark, Row, mark_of
+from hotfire.runtime.endpoint.model import Model
+from hotfire.runtime.endpoint.paging import page
+from hotfire.runtime.endpoint.rules import Rules
+from hotfire.runtime.errors import (
+    ResourceInUse,
+    ResourceLimitExceeded,
+    ResourceNotFound,
+    UnsupportedError,
+    ValidationError,
+)
+from hotfire.runtime.events import Event, Note
+from hotfire.runtime.layout import JobDir
+from hotfire.runtime.store import JobLock, write_json
+
+Answer = dict[str, Any]
+_UPDATES = JobDir(Path()).updates.name
+_MEMORY = 8192
+"""Described jobs that are kept."""
+# Asked most, and made of what travels already.
+_TRAVELLING = ("DescribeTrainingJob", "ListTrainingJobs")
+# Members of DescribeTrainingJob that the service echoes as they were sent, secrets included.
+_ECHOED = ("Environment", "HyperParameters")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capacity:
+    """``jobs`` of the endpoint at once; beyond that they wait in order, or are refused."""
+
+    jobs: int
+    wait: bool = True
+
+
+class Operations:
+    """The training-job operations of one store. Safe to call from several threads."""
+
+    def __init__(self, around: service.Surroundings, rules: Rules, capacity: Capacity) -> None:
+        self._around = around
+        self._rules = rules
+        self._capacity = capacity
+        self._jobs = str(around.store.jobs)
+        self._admission = waiting.admission(around, capacity.jobs)
+        self._methods: dict[str, Callable[[Answer, str], Answer]] = {
+            "CreateTrainingJob": self._create,
+            "DescribeTrainingJob": self._describe,
+            "ListTrainingJobs": self._list,
+            "StopTrainingJob": self._stop,
+            "UpdateTrainingJob": self._update,
+            "DeleteTrainingJob": self._delete,
+            "ListTags": self._list_tags,
+            "AddTags": self._add_tags,
+            "DeleteTags": self._delete_tags,
+            "Search": self._search,
+        }
+        self.model = Model.load(tuple(self._methods))
+        self.index = Index(around.store)
+        self._described: dict[tuple[str, str], tuple[Mark, Mark, Answer]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def carried_out(self) -> tuple[str, ...]:
+        """Names of the operations."""
+        return tuple(self._methods)
+
+    def handle(self, operation: str, document: Mapping[str, Any], region: str) -> Answer:
+        """Carry out one operation.
+
+        Args:
+            document: the request, as JSON holds it: times are numbers of seconds since the epoch.
+            region: of the caller; in ARNs. Every region sees all jobs.
+
+        Raises:
+            UnsupportedError: an operation of SageMaker that is not carried out here.
+            HotfireError: the errors of the operation; ``api_code`` is what the client sees.
+        """
+        method = self._methods.get(operation)
+        if method is None:
+            raise UnsupportedError(
+                f"{operation} is not available at this endpoint, which runs training jobs only.",
+                do="Point this client at AWS for it.",
+            )
+        if operation != "CreateTrainingJob":  # whose own parser knows more than the model
+            document = self.model.check(operation, document)
+        with _as_the_service_says():
+            answer = method(dict(document), region)
+        return answer if operation in _TRAVELLING else self.model.answer(operation, answer)
+
+    def _in(self, region: str) -> service.Surroundings:
+        return replace(self._around, environ={**self._around.environ, "AWS_REGION": region})
+
+    # Create, stop, change
+
+    def _create(self, asked: Answer, region: str) -> Answer:
+        choice = self._rules.choose(asked)
+        around = self._in(region)
+        lines = [f"hotfire: {note}" for note in choice.notes]
+
+        def observe(event: Event) -> None:
+            if isinstance(event, Note):
+                lines.append(f"hotfire: {'warning: ' * event.warning}{event.text}")
+
+        request = copy.deepcopy(asked)
+        if choice.image:
+            request["AlgorithmSpecification"]["TrainingImage"] = choice.image
+        prepared = service.prepare(request, choice.options, around, observe)
+        with self._place() as place:
+            job_dir = waiting.start(
+                prepared,
+                choice.options,
+                around,
+                limit=self._capacity.jobs,
+                place=place,
+                banner=lines,
+            )
+        if choice.image:
+            kept = {"AlgorithmSpecification": asked["AlgorithmSpecification"]}
+            write_json(job_dir.updates, kept)
+        return {"TrainingJobArn": prepared.job.training_job_arn}
+
+    @contextlib.contextmanager
+    def _place(self) -> Iterator[JobLock | Ticket]:
+        """A slot or a ticket, which the job's process takes over.
+
+        Raises:
+            ResourceLimitExceeded: all slots are taken and nobody may wait.
+        """
+        place = self._admission.enter() or self._queue_up()
+        try:
+            yield place
+        except BaseException:
+            place.close()
+            raise
+        (place if isinstance(place, JobLock) else place.lock).close()
+
+    def _queue_up(self) -> Ticket:
+        if self._capacity.wait:
+            return self._admission.queue_up()
+        count = self._capacity.jobs
+        raise ResourceLimitExceeded(
+            f"The account-level service limit 'training jobs at once at this endpoint' is {count} Jobs, with current "
+            f"utilization of {count} Jobs and a request delta of 1 Jobs."
+        )
+
+    def _stop(self, asked: Answer, region: str) -> Answer:
+        try:
+            service.stop(asked["TrainingJobName"], self._around)
+        except ResourceInUse as error:
+            # ResourceInUse is no error of this operation; the service refuses it as invalid (contract 9.2).
+            raise ValidationError(error.what) from error
+        return {}
+
+    def _delete(self, asked: Answer, region: str) -> Answer:
+        service.delete(asked["TrainingJobName"], self._around)
+        return {}
+
+    def _update(self, asked: Answer, region: str) -> Answer:
+        """Kept and told, not acted upon: nothing is profiled, and there is no warm pool (both told at creation)."""
+        row = self.index.row(asked.pop("TrainingJobName"))
+        job_dir = self._around.store.open(row.name)
+        if "ResourceConfig" in asked:
+            known = self._known(row, region)["ResourceConfig"]
+            asked["ResourceConfig"] = {**known, **asked["ResourceConfig"]}
+        write_json(job_dir.updates, {**_updates(job_dir), **asked})
+        return {"TrainingJobArn": self._known(row, region)["TrainingJobArn"]}
+
+    # Look
+
+    def _describe(self, asked: Answer, region: str) -> Answer:
+        return self._known(self.index.row(asked["TrainingJobName"]), region)
+
+    def _known(self, row: Row, region: str) -> Answer:
+        """A described job as it travels, from memory where nothing on disk has changed. Not to be altered."""
+        key = (row.name, region)
+        changed = mark_of(f"{self._jobs}/{row.name}/{_UPDATES}")
+        known = self._described.get(key)
+        if known and known[:2] == (row.mark, changed):
+            return known[2]
+        asked = self._around.store.request(row.name)
+        found = service.describe(row.name, self._in(region))
+        found |= {name: asked[name] for name in _ECHOED if name in asked}
+        found |= _updates(self._around.store.open(row.name))
+        # The SDK's analytics looks at it without asking whether it is there.
+        found["AlgorithmSpecification"] = {"MetricDefinitions": []} | found[
+            "AlgorithmSpecification"
+        ]
+        found = self.model.answer("DescribeTrainingJob", found)
+        with self._lock:
+            if len(self._described) >= _MEMORY:
+                self._described.clear()
+            self._described[key] = (row.mark, changed, found)
+        return found
+
+    def _with_tags(self, row: Row, region: str) -> Answer:
+        held = tags.listed(tags.read(self._around.store.open(row.name)))
+        return {**self._known(row, region), "Tags": held}
+
+    def _list(self, asked: Answer, region: str) -> Answer:
+        rows, token = listing.training_jobs(self.index.rows(), asked)
+        found = [self._summary(row, region) for row in rows]
+        return {"TrainingJobSummaries": found} | ({"NextToken": token} if token else {})
+
+    def _summary(self, row: Row, region: str) -> Answer:
+        record = row.record
+        ended = record.training_end_time
+        if ended is None and record.status.terminal:
+            ended = record.visits[-1].start
+        return {
+            "TrainingJobName": row.name,
+            "TrainingJobArn": self._known(row, region)["TrainingJobArn"],
+            "CreationTime": row.created,
+            "LastModifiedTime": row.modified,
+            "TrainingJobStatus": row.status,
+            "SecondaryStatus": record.secondary_status.value,
+        } | ({"TrainingEndTime": ended.timestamp()} if ended and record.status.terminal else {})
+
+    def _search(self, asked: Answer, region: str) -> Answer:
+        if asked["Resource"] != "TrainingJob":
+            raise UnsupportedError(f"Search: this endpoint has no {asked['Resource']}.")
+        expression = asked.get("SearchExpression", {})
+        jobs = [self._with_tags(row, region) for row in self.index.rows()]
+        found = [job for job in jobs if search.matches(expression, job)]
+        by = asked.get("SortBy", "LastModifiedTime")
+
+        def key(job: Answer) -> tuple[Any, ...]:
+            value = next(search.values(job, by), None)
+            # Numbers before texts, so that any two can be compared.
+            number = isinstance(value, int | float)
+            return (not number, value if number else str(value), job["TrainingJobName"])
+
+        told, token = page(
+            found,
+            key,
+            descending=asked.get("SortOrder", "Descending") == "Descending",
+            limit=asked.get("MaxResults", listing.DEFAULT_PAGE),
+            token=asked.get("NextToken"),
+            question={"expression": expression, "by": by, "order": asked.get("SortOrder")},
+        )
+        return {"Results": [{"TrainingJob": job} for job in told]} | (
+            {"NextToken": token} if token else {}
+        )
+
+    # Tags
+
+    def _tagged(self, arn: str) -> JobDir:
+        kind, _, name = arn.split(":", 5)[5].partition("/")
+        if kind != "training-job":
+            raise UnsupportedError(f"{arn}: only training jobs have tags at this endpoint.")
+        return self._around.store.open(self.index.by_arn_name(name))
+
+    def _list_tags(self, asked: Answer, region: str) -> Answer:
+        found = tags.listed(tags.read(self._tagged(asked["ResourceArn"])))
+        told, token = page(
+            list(enumerate(found)),
+            lambda pair: (pair[0],),
+            descending=False,
+            limit=asked.get("MaxResults", tags.LIMIT),
+            token=asked.get("NextToken"),
+            question={"arn": asked["ResourceArn"]},
+        )
+        return {"Tags": [tag for _, tag in told]} | ({"NextToken": token} if token else {})
+
+    def _add_tags(self, asked: Answer, region: str) -> Answer:
+        with self._lock:
+            return {
+                "Tags": tags.listed(tags.add(self._tagged(asked["ResourceArn"]), asked["Tags"]))
+            }
+
+    def _delete_tags(self, asked: Answer, region: str) -> Answer:
+        with self._lock:
+            tags.remove(self._tagged(asked["ResourceArn"]), asked["TagKeys"])
+        return {}
+
+
+def _updates(job_dir: JobDir) -> Answer:
+    try:
+        return dict(json.loads(job_dir.updates.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return {}
+
+
+@contextlib.contextmanager
+def _as_the_service_says() -> Iterator[None]:
+    """The store's words for a missing job name a directory; the service's are known (contract 9.2)."""
+    try:
+        yield
+    except ResourceNotFound as error:
+        raise ResourceNotFound("Requested resource not found.") from error

@@ -1,0 +1,129 @@
+"""Which backend a job gets here: by instance type, then by image; the first pattern that fits wins, and fields add up.
+
+Without rules every job is a process of this machine: its TrainingImage says which framework the job expects, and is
+not pulled. A rule with ``backend: docker`` runs the image itself, or the local one of ``image:``.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hotfire.runtime import documents, service
+from hotfire.runtime.endpoint import images
+from hotfire.runtime.errors import ValidationError
+
+FIELDS: Mapping[str, type] = {
+    "backend": str,
+    "network": str,
+    "python": str,
+    "processes_per_host": int,
+    "image": str,
+    "limits": bool,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What a request becomes here: its options, the image to run if not the one asked for, and lines for its log."""
+
+    options: service.Options
+    image: str = ""
+    """Replaces TrainingImage where it is not empty."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """``options``: for every job; ``instances`` and ``images``: shell pattern to fields of :data:`FIELDS`."""
+
+    options: service.Options = field(default_factory=service.Options)
+    instances: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    images: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def choose(self, request: Mapping[str, Any]) -> Choice:
+        """The choice for a request whose shape need not have been checked yet."""
+        algorithm = _mapping(request.get("AlgorithmSpecification"))
+        resources = _mapping(request.get("ResourceConfig"))
+        groups = resources.get("InstanceGroups")
+        first = groups[0] if isinstance(groups, list) and groups else resources
+        asked = str(algorithm.get("TrainingImage", ""))
+        kind = str(_mapping(first).get("InstanceType", ""))
+        fields = {**_first(self.instances, kind), **_first(self.images, asked)}
+        image = str(fields.pop("image", ""))
+        options = replace(self.options, **fields)
+        return Choice(
+            options=options, image=image, notes=tuple(_notes(asked, image, kind, options))
+        )
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _first(patterns: Mapping[str, Mapping[str, Any]], value: str) -> dict[str, Any]:
+    for pattern, fields in patterns.items():
+        if fnmatch.fnmatchcase(value, pattern):
+            return dict(fields)
+    return {}
+
+
+def _notes(asked: str, image: str, kind: str, options: service.Options) -> list[str]:
+    if not asked:
+        return []
+    known = images.container(asked)
+    what = f"TrainingImage {asked}" + (f" ({known})" if known else "")
+    if options.backend == "docker":
+        return [f"{what}: the job runs in containers of {image or asked}"]
+    told = [
+        f"{what} is not pulled: the job runs as a process of this machine with {options.python}"
+    ]
+    if known:
+        versions = service.versions_of(options.python)
+        python = platform.python_version() if options.python == sys.executable else ""
+        told += images.differences(known, versions, python)
+        if known.device == "neuron" and not kind.startswith(("ml.trn", "ml.inf")):
+            told.append(f"the image is made for Neuron devices, and {kind} has none")
+    return told
+
+
+def load(path: Path | None, options: service.Options) -> Rules:
+    """The rules of a YAML or JSON file with ``instances`` and ``images``; None: there are none.
+
+    Raises:
+        ValidationError: the file cannot be read or says something unknown.
+    """
+    if path is None:
+        return Rules(options=options)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValidationError(
+            f"{path} cannot be read: {error}.", do="Give a YAML file with `instances` and `images`."
+        ) from error
+    raw = documents.load_text(text, str(path))
+    if not isinstance(raw, Mapping) or set(raw) - {"instances", "images"}:
+        raise ValidationError(f"{path}: only `instances` and `images` are known.")
+    tables = {
+        name: {str(pattern): _fields(path, fields) for pattern, fields in (raw[name] or {}).items()}
+        for name in raw
+    }
+    return Rules(options=options, **tables)
+
+
+def _fields(path: Path, raw: Any) -> Mapping[str, Any]:
+    for name, value in _mapping(raw).items():
+        if name not in FIELDS:
+            raise ValidationError(
+                f"{path}: {name!r} is not a field of a rule.", do=f"Known: {', '.join(FIELDS)}."
+            )
+        if type(value) is not FIELDS[name]:
+            raise ValidationError(
+                f"{path}: {name}: {value!r} is not of type {FIELDS[name].__name__}."
+            )
+    return _mapping(raw)

@@ -1,0 +1,120 @@
+"""The process of a job that came through the endpoint: waits for its turn, then supervises the job.
+
+``python -m hotfire.runtime.endpoint.waiting NAME LOCK LIMIT slot FD``, or ``... ticket FD PATH``; descriptors are
+inherited. The job's lock is held from the beginning, so a job that waits is as alive as one that runs.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from hotfire.runtime import runner, service, supervisor
+from hotfire.runtime.control import Control
+from hotfire.runtime.endpoint.admission import Admission, Ticket
+from hotfire.runtime.events import ignore
+from hotfire.runtime.layout import JobDir
+from hotfire.runtime.runner import Journal
+from hotfire.runtime.status import SecondaryStatus
+from hotfire.runtime.store import JobLock
+
+POLL_SECONDS = 0.2
+
+
+def admission(around: service.Surroundings, limit: int) -> Admission:
+    """The slots of the store's jobs."""
+    return Admission(around.store.home / "slots", limit)
+
+
+def start(
+    prepared: runner.Preparation,
+    options: service.Options,
+    around: service.Surroundings,
+    *,
+    limit: int,
+    place: JobLock | Ticket,
+    banner: Sequence[str],
+) -> JobDir:
+    """Create the job and leave it to a process of its own. ``place`` is the caller's to close, as after an error.
+
+    Raises:
+        ResourceInUse: the name is taken.
+    """
+    job_dir, lock = service.create(prepared, options, around)
+    job_dir.banner.write_text("".join(f"{line}\n" for line in banner), encoding="utf-8")
+    held = place if isinstance(place, JobLock) else place.lock
+    words = ["slot", str(held.fileno())]
+    if isinstance(place, Ticket):
+        words = ["ticket", str(held.fileno()), str(place.path)]
+    view = str(service.package_view(around.cache))
+    paths = [view, *filter(None, [around.environ.get("PYTHONPATH")])]
+    name = prepared.job.training_job_name
+    try:
+        with (job_dir.root / "supervisor.out").open("wb") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", __name__, name, str(lock.fileno()), str(limit), *words],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                pass_fds=(lock.fileno(), held.fileno()),
+                start_new_session=True,
+                cwd="/",
+                env={**around.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            )
+    finally:
+        lock.close()
+    # It outlives this process; while this process lives, it must not stay behind as a zombie.
+    threading.Thread(target=process.wait, name=f"hotfire-{name}", daemon=True).start()
+    return job_dir
+
+
+def wait_for_turn(job_dir: JobDir, ticket: Ticket, slots: Admission) -> JobLock | None:
+    """A slot for the job, which is Pending until then; None when it was stopped instead, and is terminal."""
+    control = Control(job_dir.control)
+    journal = Journal(job_dir, control, ignore)
+    waiting = False
+    while (slot := slots.turn(ticket)) is None:
+        if control.stop_asked:
+            ticket.close()
+            journal.move(SecondaryStatus.STOPPING, "Stopping the training job")
+            stopped = SecondaryStatus.STOPPED
+            journal.move(stopped, supervisor.MESSAGES[stopped])
+            return None
+        if not waiting:
+            waiting = True
+            text = f"Waiting for capacity: {slots.limit} jobs may run here at once"
+            journal.move(SecondaryStatus.PENDING, text)
+        time.sleep(POLL_SECONDS)
+    if waiting:
+        journal.move(SecondaryStatus.STARTING, "Starting the training job")
+    return slot
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Wait, supervise; the exit code is the supervisor's."""
+    name, lock, limit, kind, descriptor, *rest = arguments
+    held = JobLock(int(descriptor))
+    os.set_inheritable(int(descriptor), False)
+    around = service.Surroundings.here()
+    job_dir = around.store.open(name)
+    if kind == "ticket":
+        os.set_inheritable(int(lock), False)
+        ticket = Ticket(Path(rest[0]), held)
+        slot = wait_for_turn(job_dir, ticket, admission(around, int(limit)))
+        if slot is None:
+            JobLock(int(lock)).close()
+            return 0
+        held = slot
+    try:
+        return supervisor.main([name, lock])
+    finally:
+        held.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

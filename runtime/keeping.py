@@ -1,0 +1,59 @@
+"""Checkpoints of a job: restored before its hosts start, kept at their destination while they run (contract 5.7)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path, PurePosixPath
+
+from hotfire.runtime.backend import Mount, MountMode
+from hotfire.runtime.events import Observer
+from hotfire.runtime.layout import ML_ROOT, HostDir
+from hotfire.runtime.spec import CheckpointConfig, TrainingJob
+from hotfire.runtime.storage import Locations
+
+
+def directory_of(config: CheckpointConfig, host: HostDir) -> Path:
+    """Where a host's checkpoint directory is on this machine."""
+    inside = PurePosixPath(config.local_path)
+    if inside.is_relative_to(ML_ROOT):
+        return host.ml.root / inside.relative_to(ML_ROOT)
+    return host.root / "checkpoints"
+
+
+def mounts(job: TrainingJob, host: HostDir) -> tuple[Mount, ...]:
+    """What a LocalPath outside /opt/ml, such as ``/state``, needs."""
+    config = job.checkpoint_config
+    if config is None or PurePosixPath(config.local_path).is_relative_to(ML_ROOT):
+        return ()
+    target = PurePosixPath(config.local_path)
+    source = directory_of(config, host)
+    return (Mount(source=source, target=target, mode=MountMode.READ_WRITE),)
+
+
+@contextlib.contextmanager
+def kept(
+    job: TrainingJob, dirs: Mapping[str, HostDir], locations: Locations, observer: Observer
+) -> Iterator[None]:
+    """Every host starts with what the destination holds, and its changes are uploaded until the block has ended.
+
+    Raises:
+        DataError: the destination cannot be read at the start, or not be written for good.
+    """
+    config = job.checkpoint_config
+    if config is None:
+        yield
+        return
+    # Only jobs with checkpoints pay for these.
+    from hotfire.runtime import checkpoints
+    from hotfire.runtime.sync import Sync
+
+    location = locations.resolve(config.s3_uri)
+    directories = [directory_of(config, host) for host in dirs.values()]
+    known = checkpoints.restore(location, directories, observer)
+    with ExitStack() as undo:
+        for directory, restored in zip(directories, known, strict=True):
+            destination = checkpoints.destination(location)
+            undo.enter_context(Sync(directory, destination, observer, known=restored))
+        yield

@@ -1,0 +1,150 @@
+"""The logs of a job's hosts: followed while they grow, and shown.
+
+Hosts write stdout and stderr to a regular file and are never slowed down by whoever reads it; :class:`LogPump` follows
+those files and hands chunks of bytes to an observer, to the last byte.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from hotfire.runtime.events import LogChunk, Observer
+
+CHUNK = 1 << 20
+IDLE_SECONDS = 0.02
+
+
+class LogPump:
+    """Follows the log file of every host in one thread; leaving the ``with`` reads what is left.
+
+    Leave it only after the hosts have ended: then nothing can be lost.
+    """
+
+    def __init__(self, logs: Mapping[str, Path], observer: Observer) -> None:
+        self._observer = observer
+        self._offsets = dict.fromkeys(logs, 0)
+        self._logs = dict(logs)
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="hotfire-logs", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+        while self._read_all():
+            pass
+
+    def _follow(self) -> None:
+        while not self._done.is_set():
+            if not self._read_all():
+                self._done.wait(IDLE_SECONDS)
+
+    def _read_all(self) -> int:
+        return sum(self._read(host, path) for host, path in self._logs.items())
+
+    def _read(self, host: str, path: Path) -> int:
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return 0
+        try:
+            data = os.pread(descriptor, CHUNK, self._offsets[host])
+        finally:
+            os.close(descriptor)
+        if data:
+            self._offsets[host] += len(data)
+            self._observer(LogChunk(host=host, data=data))
+        return len(data)
+
+
+class LogPrinter:
+    """Writes chunks to one stream, whole lines with a prefix per host; exact bytes when there is only one host.
+
+    On a terminal, the unfinished line of a host (a progress bar) is kept live on the last row.
+    Losing the stream (``hotfire run | head``) must not end the job: output is dropped, the log files keep it.
+    """
+
+    def __init__(self, stream: BinaryIO, hosts: tuple[str, ...], *, live: bool) -> None:
+        self._stream = stream
+        self._live = live
+        width = max((len(host) for host in hosts), default=0)
+        self._prefix = {
+            host: f"{host:<{width}} | ".encode() if len(hosts) > 1 else b"" for host in hosts
+        }
+        self._pending = dict.fromkeys(hosts, b"")
+        self._row: str | None = None
+        self._lock = threading.Lock()
+        self.broken = False
+
+    def __call__(self, chunk: LogChunk) -> None:
+        with self._lock:
+            prefix = self._prefix[chunk.host]
+            if not prefix and self._live:
+                self._write(chunk.data)
+                return
+            end = chunk.data.rfind(b"\n") + 1
+            lines, rest = chunk.data[:end], chunk.data[end:]
+            if lines:
+                lines = self._pending[chunk.host] + lines
+                self._pending[chunk.host] = b""
+                if prefix:
+                    lines = prefix + lines[:-1].replace(b"\n", b"\n" + prefix) + b"\n"
+                self._write(self._clear() + lines)
+            self._pending[chunk.host] += rest
+            if rest and self._live:
+                self._draw(chunk.host)
+
+    def close(self) -> None:
+        """Write what never got its newline."""
+        with self._lock:
+            out = self._clear()
+            for host, rest in self._pending.items():
+                if rest:
+                    out += self._prefix[host] + rest + b"\n"
+                    self._pending[host] = b""
+            if out:
+                self._write(out)
+
+    def interrupt(self) -> None:
+        """Make room for a line of talk on the same terminal."""
+        with self._lock:
+            if cleared := self._clear():
+                self._write(cleared)
+
+    def _clear(self) -> bytes:
+        if self._row is None:
+            return b""
+        self._row = None
+        return b"\r\x1b[K"
+
+    def _draw(self, host: str) -> None:
+        # The part after the last carriage return that is followed by something: what the bar shows now.
+        shown = self._pending[host].rstrip(b"\r").rpartition(b"\r")[2]
+        clear = self._clear()
+        self._row = host
+        self._write(clear + b"\r\x1b[K" + self._prefix[host] + shown)
+
+    def _write(self, data: bytes) -> None:
+        if self.broken:
+            return
+        try:
+            self._stream.write(data)
+            self._stream.flush()
+        except (BrokenPipeError, ValueError):
+            self.broken = True
+        except OSError:
+            # The terminal or the disk behind stdout has gone: the job goes on, its log is on disk.
+            self.broken = True

@@ -1,0 +1,425 @@
+"""One attempt at a job, from the empty directory to the outcome: :func:`run_attempt` reads top to bottom.
+
+An ``ExitStack`` undoes everything in reverse, so an error or Ctrl-C at any line leaves nothing running or mounted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from hotfire.runtime import artifacts, channels, keeping, outcome, plan
+from hotfire.runtime.backend import Attempt, Backend, Container, ContainerSpec, Place, Session
+from hotfire.runtime.backends.copying import remove_tree
+from hotfire.runtime.control import Control
+from hotfire.runtime.errors import DataError
+from hotfire.runtime.events import Event, LogChunk, Note, Observer, Transition
+from hotfire.runtime.layout import HostDir, JobDir
+from hotfire.runtime.observe.logs import LogPump
+from hotfire.runtime.observe.resources import PeakMemory, tree_bytes
+from hotfire.runtime.outcome import HostExit, StopCause
+from hotfire.runtime.spec import TrainingJob
+from hotfire.runtime.status import JobRecord, SecondaryStatus, utc_now
+from hotfire.runtime.storage import Locations
+from hotfire.runtime.store import read_record, write_record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """What was decided about a job before anything starts; ``preflight`` has passed."""
+
+    job: TrainingJob
+    setting: plan.Setting
+    backend: Backend
+    locations: Locations
+    inputs: tuple[channels.ChannelInput, ...]
+    code: plan.Code
+    network: str
+    spot_discount: float = 0.0
+    """Share of the price that managed spot training saves; 0 on demand."""
+    passed: Mapping[str, str] = field(default_factory=dict)
+    """Variables handed to the hosts by value from the caller's environment: never written to disk."""
+
+
+class Journal:
+    """The job's record while it lives: every move is on disk before it is told."""
+
+    def __init__(self, job_dir: JobDir, control: Control, observer: Observer) -> None:
+        self.job_dir = job_dir
+        self._control = control
+        self.record: JobRecord = read_record(job_dir)
+        self._observer = observer
+        self._notes: list[str] = []
+        self._began = utc_now(), time.monotonic()
+
+    def now(self) -> datetime:
+        """The time of day by the clock as it was at the start: a jump of the clock changes no duration."""
+        moment, tick = self._began
+        return moment + timedelta(seconds=time.monotonic() - tick)
+
+    def move(self, status: SecondaryStatus, message: str, **changes: Any) -> None:
+        now = self.now()
+        record = replace(self.record.moved(status, message, now), **changes)
+        write_record(self.job_dir, record)
+        self.record = record
+        self._observer(Transition(time=now, status=status, message=message))
+
+    def __call__(self, event: Event) -> None:
+        """Observe: keep the notes for ``describe`` and the receipt, pass everything on."""
+        if isinstance(event, LogChunk):
+            self._control.look(event)
+        if isinstance(event, Note) and event.text not in self._notes:
+            self._notes.append(event.text)
+            # A full disk must not keep the job from its end for want of a note.
+            with (
+                contextlib.suppress(OSError),
+                self.job_dir.notes.open("a", encoding="utf-8") as out,
+            ):
+                out.write(event.text + "\n")
+        self._observer(event)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempted:
+    """What one attempt came to. ``cause`` and ``interrupted`` say why the platform ended it, if it did."""
+
+    exits: tuple[HostExit, ...]
+    cause: StopCause | None
+    interrupted: bool
+    seconds: float
+    """From the start of the download to the end of the last host."""
+    receipt: dict[str, Any]
+    trouble: DataError | None = None
+    """After the hosts had ended: their last checkpoints could not be stored."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Seconds that are left to an attempt, and what SIGTERM is followed by."""
+
+    max_runtime: float
+    max_wait: float
+    grace: float
+
+
+def run_attempt(
+    prepared: Preparation, number: int, journal: Journal, control: Control, limits: Limits
+) -> Attempted:
+    """Run the job's hosts once.
+
+    Raises:
+        StopAsked: asked to stop while no host was running.
+        DataError: a download failed; the job is to end Failed with ClientError.
+        HotfireError: any other refusal or fault of the platform side.
+    """
+    ended: list[Attempted] = []
+    try:
+        _run_hosts(prepared, number, journal, control, limits, ended.append)
+    except DataError as error:
+        if not ended:
+            raise
+        # The hosts are through; what they have left is still to be collected.
+        return replace(ended[0], trouble=error)
+    return ended[0]
+
+
+def _run_hosts(
+    prepared: Preparation,
+    number: int,
+    journal: Journal,
+    control: Control,
+    limits: Limits,
+    ended: Callable[[Attempted], None],
+) -> None:
+    """:func:`run_attempt`; ``ended`` is told before the last checkpoints are stored, which may fail."""
+    job = prepared.job
+    hosts = job.resource_config.hosts
+    dirs = {host: journal.job_dir.host(number, host) for host in hosts}
+    with ExitStack() as undo:
+        for directory in dirs.values():
+            # Hosts that never started have no container that would do it.
+            undo.callback(remove_tree, directory.scratch)
+        session = undo.enter_context(open_session(prepared, number, dirs, journal))
+        planned = make_plan(prepared, session.places, dirs, free_port(session.places))
+        journal.move(SecondaryStatus.STARTING, "Preparing the instances for training")
+
+        began = time.monotonic()
+        first = {} if journal.record.training_start_time else {"training_start_time": journal.now()}
+        journal.move(SecondaryStatus.DOWNLOADING, "Downloading input data", **first)
+        with control.interruptible():
+            feeds = undo.enter_context(channels.materialise(prepared.inputs, journal, dirs))
+            write_files(planned)
+            undo.enter_context(keeping.kept(job, dirs, prepared.locations, journal))
+
+        journal.move(
+            SecondaryStatus.TRAINING, "Training image download completed. Training in progress."
+        )
+        watch = Watch(control, limits, journal, feeds)
+        containers: list[Container] = []
+        for host in planned:
+            container = session.start(with_values(host.spec, prepared.passed))
+            undo.callback(container.remove)
+            write_pid(container, dirs[container.host].pid)
+            containers.append(container)
+        memory = undo.enter_context(PeakMemory(containers))
+        with LogPump({host: dirs[host].log for host in hosts}, journal):
+            exits = watch.until_ended(containers)
+        feeds.check()
+        exits = tuple(
+            replace(end, failure=read_failure(dirs[end.host].ml.failure)) for end in exits
+        )
+        receipt: dict[str, Any] = {
+            "attempt": number,
+            "exit_codes": {end.host: end.exit_code for end in exits},
+            "peak_memory_bytes": {
+                one.host: max(memory.peak[one.host], one.max_rss_bytes or 0) for one in containers
+            },
+            "disk_bytes": {host: tree_bytes(dirs[host].root) for host in hosts},
+        }
+        ended(
+            Attempted(
+                exits=exits,
+                cause=watch.cause,
+                interrupted=watch.interrupted,
+                seconds=time.monotonic() - began,
+                receipt=receipt,
+            )
+        )
+
+
+def collect(prepared: Preparation, number: int, journal: Journal) -> dict[str, Any]:
+    """Pack and upload what the hosts of an attempt left: the artifacts' part of the receipt.
+
+    Raises:
+        DataError: the destination cannot be written; everything that was packed is kept and named.
+    """
+    job = prepared.job
+    trees = [(host, journal.job_dir.host(number, host).ml) for host in job.resource_config.hosts]
+    stored = artifacts.store_outputs(
+        job, trees, prepared.locations, journal.job_dir.artifacts, journal
+    )
+    found = (
+        (stored.destinations.model, stored.model),
+        (stored.destinations.output, stored.output),
+    )
+    models = artifacts.inspect(*(tree.model for _, tree in trees))
+    return {
+        "artifacts": [
+            {"uri": uri, "bytes": packed.bytes, "largest": packed.largest}
+            for uri, packed in found
+            if packed is not None
+        ],
+        "warnings": list(models.warnings),
+    }
+
+
+class Watch:
+    """Waits for the hosts, and ends them when one fails, when somebody asks, or when the time is over."""
+
+    def __init__(
+        self, control: Control, limits: Limits, journal: Journal, feeds: channels.Feeds
+    ) -> None:
+        self._control = control
+        self._feeds = feeds
+        self._limits = limits
+        self._journal = journal
+        self._began = time.monotonic()
+        self.cause: StopCause | None = None
+        self.interrupted = False
+
+    def until_ended(self, containers: Sequence[Container]) -> tuple[HostExit, ...]:
+        """The exits of all hosts in the order in which they ended."""
+        ended: queue.SimpleQueue[tuple[Container, int]] = queue.SimpleQueue()
+        for container in containers:
+            threading.Thread(target=_wait_for, args=(container, ended), daemon=True).start()
+        exits: list[HostExit] = []
+        running = list(containers)
+        kill_at: float | None = None
+        while running:
+            with contextlib.suppress(queue.Empty):
+                container, code = ended.get(timeout=0.1)
+                running.remove(container)
+                told = kill_at is not None
+                exits.append(
+                    HostExit(host=container.host, exit_code=code, order=len(exits), told=told)
+                )
+            if not running:
+                break
+            if kill_at is None and (ending := self._why_end(exits)) is not None:
+                why, grace = ending
+                kill_at = time.monotonic() + grace
+                if grace > 0:
+                    self._tell(f"{why}; SIGTERM to {_names(running)}, SIGKILL after {grace:g} s")
+                    for container in running:
+                        container.signal(signal.SIGTERM)
+            if kill_at is not None and (time.monotonic() >= kill_at or self._control.hurry):
+                kill_at = float("inf")
+                self._tell(f"SIGKILL to {_names(running)}")
+                for container in running:
+                    container.kill()
+        return tuple(exits)
+
+    def _tell(self, text: str) -> None:
+        self._journal(Note(text=text))
+
+    def _why_end(self, exits: Sequence[HostExit]) -> tuple[str, float] | None:
+        """Why the hosts that still run must go, and after how many seconds at the latest."""
+        grace = self._limits.grace
+        spent = time.monotonic() - self._began
+        if self._feeds.failure is not None:
+            return self._feeds.failure.what, grace
+        if failed := [end for end in exits if end.exit_code != 0]:
+            return f"{failed[0].host} exited with code {failed[0].exit_code}", grace
+        if self._control.stop_asked:
+            self._stopping(StopCause.REQUEST)
+            return "the job was asked to stop", grace
+        if spent > self._limits.max_runtime:
+            self._stopping(StopCause.MAX_RUNTIME)
+            return "MaxRuntimeInSeconds is over", grace
+        if spent > self._limits.max_wait:
+            self._stopping(StopCause.MAX_WAIT_TIME)
+            return "MaxWaitTimeInSeconds is over", grace
+        if (interruption := self._control.take_interruption(spent)) is not None:
+            self.interrupted = True
+            return "spot interruption", min(interruption.notice, grace)
+        return None
+
+    def _stopping(self, cause: StopCause) -> None:
+        self.cause = cause
+        self._journal.move(SecondaryStatus.STOPPING, "Stopping the training job")
+
+
+def _wait_for(container: Container, ended: queue.SimpleQueue[tuple[Container, int]]) -> None:
+    code = None
+    while code is None:
+        code = container.wait()
+    ended.put((container, code))
+
+
+def _names(containers: Sequence[Container]) -> str:
+    return ", ".join(container.host for container in containers)
+
+
+def open_session(
+    prepared: Preparation, number: int, dirs: Mapping[str, HostDir], observer: Observer
+) -> AbstractContextManager[Session]:
+    """The backend's session for one attempt; the directories of its hosts exist from here on."""
+    for directory in dirs.values():
+        directory.scratch.mkdir(parents=True, exist_ok=True)
+        directory.ml.root.mkdir(exist_ok=True)
+    attempt = Attempt(
+        job=prepared.job.training_job_name,
+        number=number,
+        dirs=dirs,
+        network=prepared.network,
+        isolated=prepared.job.enable_network_isolation,
+    )
+    return prepared.backend.open(attempt, observer)
+
+
+def make_plan(
+    prepared: Preparation, places: Mapping[str, Place], dirs: Mapping[str, HostDir], port: int
+) -> tuple[plan.HostPlan, ...]:
+    """The plan of one attempt from what was prepared and what the session found. Pure."""
+    mounts = {
+        host: (
+            *(mount for one in prepared.inputs for mount in one.mounts(host, place.ml_root)),
+            *keeping.mounts(prepared.job, dirs[host]),
+        )
+        for host, place in places.items()
+    }
+    manifests = {
+        one.channel.channel_name: text for one in prepared.inputs if (text := one.manifest())
+    }
+    return plan.plan(
+        prepared.job,
+        replace(prepared.setting, master_port=port),
+        places,
+        dirs,
+        mounts,
+        prepared.code,
+        manifests,
+    )
+
+
+def with_values(spec: ContainerSpec, passed: Mapping[str, str]) -> ContainerSpec:
+    """The spec with the variables that must not be written down; what the plan says wins."""
+    return replace(spec, env={**passed, **spec.env}) if passed else spec
+
+
+def write_files(planned: Sequence[plan.HostPlan]) -> None:
+    """Lay the planned files below each host's /opt/ml, and the stand-in tools into its ``bin``."""
+    for host in planned:
+        directory = host.spec.dir
+        for path in host.directories:
+            path.mkdir(parents=True, exist_ok=True)
+        for relative, text in host.files.items():
+            path = directory.ml.root / relative
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        for name, text in host.executables.items():
+            directory.bin.mkdir(exist_ok=True)
+            path = directory.bin / name
+            path.write_text(text, encoding="utf-8")
+            path.chmod(0o755)
+
+
+def write_pid(container: Container, path: Path) -> None:
+    """Leave the process id of a host's first process, with its start time, for ``hotfire shell``."""
+    for pid in container.pids()[:1]:
+        path.write_text(f"{pid} {start_time(pid)}", encoding="ascii")
+
+
+def start_time(pid: int) -> str:
+    """When a process began, in clock ticks since boot: tells a process from a later one with the same id."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return stat.rpartition(")")[2].split()[19]
+
+
+def live_pid(path: Path) -> int | None:
+    """The process that :func:`write_pid` noted, if it still runs."""
+    try:
+        pid, _, started = path.read_text(encoding="ascii").partition(" ")
+    except OSError:
+        return None
+    return int(pid) if pid and started and start_time(int(pid)) == started else None
+
+
+def read_failure(path: Path) -> str:
+    """The start of /opt/ml/output/failure, or nothing: a directory or a link there is not a failure text."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return ""
+    with os.fdopen(descriptor, "rb") as source:
+        try:
+            return source.read(4 * outcome.REASON_LIMIT).decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+
+def free_port(places: Mapping[str, Place]) -> int:
+    """A port for MASTER_PORT that is free now on the first host's address (any, where that is not ours to bind)."""
+    addresses = [place.address for _, place in sorted(places.items())]
+    for address in (*addresses[:1], "127.0.0.1"):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind((address, 0))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    return 7777

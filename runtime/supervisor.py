@@ -1,0 +1,266 @@
+"""The process that owns a running job: takes signals, runs attempts, writes down how the job ended."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hotfire.runtime import artifacts, outcome, runner
+from hotfire.runtime.control import Control, StopAsked, Trigger
+from hotfire.runtime.errors import DataError, HotfireError, PlatformError
+from hotfire.runtime.events import Event, Note, Observer, ignore
+from hotfire.runtime.layout import JobDir
+from hotfire.runtime.observe.metric_files import PointFile, write_statistics
+from hotfire.runtime.observe.metrics import Scraper, final_metrics, nowhere
+from hotfire.runtime.outcome import Outcome
+from hotfire.runtime.runner import Journal, Limits, Preparation
+from hotfire.runtime.status import JobRecord, SecondaryStatus
+from hotfire.runtime.storage import local_fault, no_room
+from hotfire.runtime.store import JobLock
+
+MESSAGES = {
+    SecondaryStatus.COMPLETED: "Training job completed",
+    SecondaryStatus.FAILED: "Training job failed",
+    SecondaryStatus.STOPPED: "Training job stopped",
+    SecondaryStatus.MAX_RUNTIME_EXCEEDED: "Training job stopped: MaxRuntimeInSeconds exceeded",
+    SecondaryStatus.MAX_WAIT_TIME_EXCEEDED: "Training job stopped: MaxWaitTimeInSeconds exceeded",
+}
+LITTLE_ROOM = 1 << 20
+"""Free bytes below which a disk counts as full."""
+RESTART_SECONDS = 1.0
+"""Between an interruption and the next attempt; the service takes minutes to find capacity."""
+
+
+def supervise(
+    prepared: Preparation,
+    job_dir: JobDir,
+    lock: JobLock,
+    observer: Observer,
+    trigger: Trigger | None = None,
+) -> JobRecord:
+    """Run a created job to its end in this process; the record on disk is terminal when this returns."""
+    control = Control(job_dir.control, trigger)
+    try:
+        with signals(control), ExitStack() as undo:
+            definitions = prepared.job.algorithm_specification.metric_definitions
+            sink = undo.enter_context(PointFile(job_dir.points)) if definitions else nowhere
+            scraper = Scraper(definitions=definitions, sink=sink)
+            journal = Journal(job_dir, control, both(observer, scraper))
+            decided, receipt = conclude(prepared, journal, control)
+            scraper.close()
+            warnings = [*decided.warnings, *receipt.pop("warnings", [])]
+            warnings += summarise(scraper, job_dir)
+            receipt |= {"metrics": final_metrics(scraper.statistics), "warnings": warnings}
+            finish(prepared, journal, decided, receipt)
+    finally:
+        lock.close()
+    return journal.record
+
+
+def summarise(scraper: Scraper, job_dir: JobDir) -> list[str]:
+    """Keep the statistics of the metrics, and say what their patterns got wrong."""
+    if not scraper.definitions:
+        return []
+    found = [text for one in scraper.statistics for text in one.warnings]
+    try:
+        write_statistics(job_dir.statistics, scraper.statistics)
+    except OSError as error:
+        # A full disk must not keep the job from its end; DescribeTrainingJob has the last values.
+        found.append(f"the statistics of the metrics could not be written: {error.strerror}")
+    return found
+
+
+def both(first: Observer, second: Observer) -> Observer:
+    """One observer in the place of two."""
+
+    def observe(event: Event) -> None:
+        first(event)
+        second(event)
+
+    return observe
+
+
+def fail(job_dir: JobDir, lock: JobLock, error: BaseException) -> None:
+    """End a job that cannot even be prepared any more."""
+    try:
+        journal = Journal(job_dir, Control(job_dir.control), ignore)
+        reason = failed_reason(error)
+        journal.move(
+            SecondaryStatus.FAILED, MESSAGES[SecondaryStatus.FAILED], failure_reason=reason
+        )
+    finally:
+        lock.close()
+
+
+def conclude(
+    prepared: Preparation, journal: Journal, control: Control
+) -> tuple[Outcome, dict[str, Any]]:
+    """:func:`run_job`, with every way of not finishing it turned into an outcome."""
+    try:
+        return run_job(prepared, journal, control)
+    except StopAsked:
+        journal.move(SecondaryStatus.STOPPING, "Stopping the training job")
+        return Outcome(status=SecondaryStatus.STOPPED), {}
+    except HotfireError as error:
+        tell(journal, error)
+        reason = failed_reason(error)
+    except Exception as error:  # noqa: BLE001
+        if isinstance(error, OSError) and no_room(error):
+            path = Path(os.fsdecode(error.filename or journal.job_dir.root))
+            full = local_fault(error, path, "Free space, and start the job again.")
+            tell(journal, full)
+            return Outcome(status=SecondaryStatus.FAILED, failure_reason=failed_reason(full)), {}
+        # Not foreseen: keep the evidence beside the record and end the job truthfully.
+        log = journal.job_dir.root / "supervisor.log"
+        with contextlib.suppress(OSError):
+            log.write_text(traceback.format_exc(), encoding="utf-8")
+        text = f"hotfire itself failed; the traceback is in {log}"
+        journal(Note(text=text, warning=True))
+        reason = failed_reason(error)
+    return Outcome(status=SecondaryStatus.FAILED, failure_reason=reason), {}
+
+
+def tell(journal: Journal, error: HotfireError) -> None:
+    """Say on the console and in ``describe`` what happened and what to do."""
+    journal(Note(text=str(error).replace("\n", " "), warning=True))
+
+
+def run_job(
+    prepared: Preparation, journal: Journal, control: Control
+) -> tuple[Outcome, dict[str, Any]]:
+    """Attempts until one ends by itself or the limits are reached; then the artifacts of the last one."""
+    began = time.monotonic()
+    spent = 0.0
+    retries = prepared.job.maximum_retry_attempts
+    for number in itertools.count(1):
+        limits = limits_of(prepared, spent, time.monotonic() - began)
+        try:
+            attempted = runner.run_attempt(prepared, number, journal, control, limits)
+        except PlatformError as error:
+            # The only kind that RetryStrategy covers (contract 5.11).
+            retries -= 1
+            if retries < 0:
+                raise
+            journal(Note(text=f"attempt {number}: {error.what} Trying again.", warning=True))
+            journal.move(SecondaryStatus.RESTARTING, "Restarting the training job")
+        else:
+            spent += attempted.seconds
+            if not attempted.interrupted:
+                break
+            journal.move(SecondaryStatus.INTERRUPTED, "The training job was interrupted")
+        control.wait(RESTART_SECONDS)
+        journal.move(SecondaryStatus.STARTING, "Starting the training job")
+    decided = outcome.decide(attempted.exits, attempted.cause)
+    failed = decided.status is SecondaryStatus.FAILED
+    # A failed job's upload is outside its training time (contract 5.8).
+    ended = {"training_end_time": journal.now()} if failed else {}
+    journal.move(SecondaryStatus.UPLOADING, "Uploading generated training model", **ended)
+    billable = max(1, round(spent * (1 - prepared.spot_discount)))
+    receipt = {**attempted.receipt, "attempts": number, "billable_seconds": billable}
+    if failed and shutil.disk_usage(journal.job_dir.root).free < LITTLE_ROOM:
+        # Neither the host's failure file nor its log may have found room for the cause.
+        full = f"the disk of {journal.job_dir.root} is full: that may be why the job failed"
+        journal(Note(text=full, warning=True))
+        decided = replace(decided, warnings=(*decided.warnings, full))
+    trouble = [attempted.trouble] if attempted.trouble is not None else []
+    try:
+        receipt |= runner.collect(prepared, number, journal)
+    except DataError as error:
+        trouble.append(error)
+    for one in trouble:
+        tell(journal, one)
+    if trouble and not failed:
+        # What the hosts failed of comes first: a full disk there is the cause of a failed upload, not the reverse.
+        reason = failed_reason(trouble[0])
+        decided = replace(decided, status=SecondaryStatus.FAILED, failure_reason=reason)
+    return decided, receipt
+
+
+def limits_of(prepared: Preparation, spent: float, waited: float) -> Limits:
+    """What is left of the limits, which all attempts share (contract 5.3)."""
+    condition = prepared.job.stopping_condition
+    wait = condition.max_wait_time_in_seconds
+    return Limits(
+        max_runtime=condition.max_runtime_in_seconds - spent,
+        max_wait=float("inf") if wait is None else wait - waited,
+        grace=prepared.setting.grace,
+    )
+
+
+def failed_reason(error: BaseException) -> str:
+    """FailureReason of a job that the platform side could not finish."""
+    if isinstance(error, HotfireError):
+        prefix = "InternalServerError" if error.api_code == "InternalServerError" else "ClientError"
+        text = error.what
+    else:
+        prefix, text = "InternalServerError", f"{type(error).__name__}: {error}"
+    return f"{prefix}: {text}"[: outcome.REASON_LIMIT]
+
+
+def finish(
+    prepared: Preparation, journal: Journal, decided: Outcome, receipt: dict[str, Any]
+) -> None:
+    """The last move, with everything that DescribeTrainingJob and the receipt will say."""
+    record = journal.record
+    ends: dict[str, Any] = {}
+    if record.training_start_time is not None and record.training_end_time is None:
+        ends["training_end_time"] = journal.now()
+    journal.move(
+        decided.status,
+        MESSAGES[decided.status],
+        failure_reason=decided.failure_reason,
+        s3_model_artifacts=artifacts.destinations(prepared.job).model,
+        receipt=receipt,
+        **ends,
+    )
+
+
+@contextlib.contextmanager
+def signals(control: Control) -> Iterator[None]:
+    """SIGINT, SIGTERM and SIGHUP ask the job to stop, as long as the ``with`` lasts and this is the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(number: int, frame: object) -> None:
+        control.stop()
+
+    before = {
+        number: signal.signal(number, ask)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def main(arguments: list[str]) -> int:
+    """The supervisor of a detached job: ``python -m hotfire.runtime.supervisor NAME LOCK``.
+
+    ``LOCK`` is the inherited descriptor of the job's lock; the job exists and its name is reserved.
+    """
+    from hotfire.runtime import service
+
+    name, descriptor = arguments
+    lock = JobLock(int(descriptor))
+    os.set_inheritable(int(descriptor), False)
+    record = service.resume(name, lock, service.Surroundings.here())
+    return int(service.exit_code(record))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,98 @@
+"""Detached jobs: supervised by processes of their own, reachable from any terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+OK, FAILED, REFUSED, STOPPED = 0, 1, 2, 3
+
+Eventually = Callable[[Callable[[], object]], None]
+
+
+def supervisors(home: Path) -> list[int]:
+    """Process ids of the supervisors of jobs below ``home``."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            environ = (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if b"hotfire.runtime.supervisor" in words and os.fsencode(home) in environ:
+            found.append(int(entry.name))
+    return found
+
+
+def test_a_detached_job_is_followed_and_stopped_from_elsewhere(
+    hotfire: Any, eventually: Eventually, traces: Callable[[Path], list[str]]
+) -> None:
+    hotfire.script("import time\nprint('training', flush=True)\ntime.sleep(100)\n")
+    created = hotfire("run", "train.py", "--name", "far", "--detach")
+    assert (created.returncode, created.stdout) == (OK, "far\n"), created.stderr
+    eventually(lambda: "training" in hotfire("logs", "far").stdout)
+    assert hotfire.describe("far")["TrainingJobStatus"] == "InProgress"
+    follower = hotfire.start("logs", "-f", "far")
+    assert hotfire("delete", "far").returncode == REFUSED
+    assert hotfire("run", "train.py", "--name", "far", "--replace").returncode == REFUSED
+    assert hotfire("stop", "far").returncode == OK
+    waited = hotfire("wait", "far")
+    assert (waited.returncode, waited.stderr) == (STOPPED, "far: Stopped\n")
+    stdout, _ = follower.communicate(timeout=60)
+    assert "training\n" in stdout
+    eventually(lambda: traces(hotfire.home) == [])
+
+
+def test_fifty_at_once_all_end_truthfully(
+    hotfire: Any, eventually: Eventually, traces: Callable[[Path], list[str]]
+) -> None:
+    hotfire.script("import os, sys\nsys.exit(int(os.environ['SM_HP_CODE']))\n")
+    for number in range(50):
+        words = ("run", "train.py", "--name", f"job-{number}", "-p", f"code={number % 2}")
+        assert hotfire(*words, "--detach").returncode == OK
+    codes = [hotfire("wait", f"job-{number}").returncode for number in range(50)]
+    assert codes == [number % 2 for number in range(50)]
+    listed = json.loads(hotfire("ps", "--json").stdout)["TrainingJobSummaries"]
+    assert len(listed) == 50
+    eventually(lambda: traces(hotfire.home) == [])
+
+
+def test_a_killed_supervisor_leaves_the_truth(
+    hotfire: Any, eventually: Eventually, traces: Callable[[Path], list[str]]
+) -> None:
+    hotfire.script("import time\nprint('training', flush=True)\ntime.sleep(100)\n")
+    assert hotfire("run", "train.py", "--name", "gone", "--detach").returncode == OK
+    eventually(lambda: "training" in hotfire("logs", "gone").stdout)
+    (supervisor,) = supervisors(hotfire.home)
+    os.kill(supervisor, signal.SIGKILL)
+    waited = hotfire("wait", "gone")
+    assert waited.returncode == FAILED
+    assert hotfire.describe("gone")["FailureReason"].startswith("InternalServerError: ")
+    eventually(lambda: traces(hotfire.home) == [])
+
+
+def test_data_that_vanishes_before_the_supervisor_looks_fails_the_job(hotfire: Any) -> None:
+    (hotfire.cwd / "d").mkdir()
+    (hotfire.cwd / "d" / "x").write_text("1")
+    hotfire.script("pass")
+    # The supervisor's interpreter waits for the data to be gone before it prepares.
+    site = hotfire.cwd / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        "import os, sys, time\n"
+        "while 'supervisor' in ' '.join(sys.orig_argv) and os.path.exists(os.environ['GONE']):\n"
+        "    time.sleep(0.02)\n"
+    )
+    path = f"{site}{os.pathsep}{hotfire.env['PYTHONPATH']}"
+    gone = str(hotfire.cwd / "d")
+    words = ("run", "train.py", "--name", "late", "--input", "train=d", "--detach")
+    assert hotfire(*words, PYTHONPATH=path, GONE=gone).returncode == OK
+    (hotfire.cwd / "d").rename(hotfire.cwd / "elsewhere")
+    assert hotfire("wait", "late").returncode == FAILED
+    assert "does not exist" in hotfire.describe("late")["FailureReason"]

@@ -1,0 +1,283 @@
+"""Whole jobs in containers, through the command line: two hosts, failures, stops, the lines for a bare host, XLA."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hotfire.containers import engine as engines
+from hotfire.containers.engine import Engine
+
+pytestmark = pytest.mark.docker
+ROOT = Path(__file__).parents[3]
+
+
+class Desk:
+    """A directory with a script and data, and the ``hotfire`` command."""
+
+    def __init__(self, root: Path, environ: dict[str, str], image: str) -> None:
+        self.root, self.image = root, image
+        (root / "src").mkdir()
+        (root / "data").mkdir()
+        (root / "data" / "f").write_text("42")
+        self.environ = {
+            **environ,
+            "PYTHONPATH": str(ROOT / "build" / "view"),
+            "HOTFIRE_HOME": str(root / "home"),
+            "HOTFIRE_CACHE": str(root / "cache"),
+        }
+
+    def script(self, text: str) -> None:
+        (self.root / "src" / "s.py").write_text(text)
+
+    def argv(self, *flags: str, image: str = "") -> list[str]:
+        fixed = ("--source-dir", "src", "--backend", "docker", "--image", image or self.image)
+        return [sys.executable, "-m", "hotfire.entrypoints", "run", "s.py", *fixed, *flags]
+
+    def run(self, *flags: str, image: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.argv("--output", str(self.root / "out"), *flags, image=image),
+            cwd=self.root,
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+
+    def members(self, name: str) -> list[str]:
+        with tarfile.open(self.root / "out" / name / "output" / "model.tar.gz") as tar:
+            return sorted(tar.getnames())
+
+
+@pytest.fixture
+def desk(docker_engine: dict[str, str], docker_train: str, tmp_path: Path) -> Iterator[Desk]:
+    """Afterwards nothing of its jobs is on the engine."""
+    yield Desk(tmp_path, docker_engine, docker_train)
+    engine: Engine = engines.connect(docker_engine)
+    try:
+        everything = engine.owned("hotfire.session")
+    finally:
+        engine.close()
+    ours = [one for one in everything if one.labels["hotfire.directory"].startswith(str(tmp_path))]
+    assert ours == []
+
+
+_WRITES = """
+import json, os, socket
+host = os.environ["SM_CURRENT_HOST"]
+print("read", open(os.environ["SM_CHANNEL_TRAIN"] + "/f").read(), "as", host, os.environ["SM_HP_A"])
+open(os.environ["SM_CHANNEL_TRAIN"] + "/cache", "w").close()
+os.makedirs(os.environ["SM_MODEL_DIR"] + "/" + host)
+open(os.environ["SM_MODEL_DIR"] + "/" + host + "/w", "w").write(socket.gethostname())
+"""
+
+
+def test_two_hosts_from_channel_to_artifact(desk: Desk) -> None:
+    desk.script(_WRITES)
+    done = desk.run(
+        "--name", "two", "--instance-count", "2", "--input", "train=data", "-p", "a=1.5"
+    )
+    assert done.returncode == 0, done.stderr
+    assert {"algo-1 | read 42 as algo-1 1.5", "algo-2 | read 42 as algo-2 1.5"} <= set(
+        done.stdout.splitlines()
+    )
+    assert {"algo-1/w", "algo-2/w"} <= set(desk.members("two"))
+    assert os.listdir(desk.root / "data") == ["f"]  # noqa: PTH208
+    # A host that ends at once does not take its name away from one that starts later.
+    assert "waiting for host" not in done.stdout
+
+
+def test_emulated_cores_are_seen_in_the_container(desk: Desk) -> None:
+    desk.script("import os; print('cores', os.environ['SM_NUM_NEURONS'])\n")
+    done = desk.run("--instance-type", "ml.trn1.2xlarge")
+    assert done.returncode == 0, done.stderr
+    assert "cores 2" in done.stdout
+
+
+def test_a_failing_host_fails_the_job_and_ends_the_other(desk: Desk) -> None:
+    desk.script(
+        "import os, sys, time\n"
+        "if os.environ['SM_CURRENT_HOST'] == 'algo-2': raise ValueError('bad batch')\n"
+        "time.sleep(600)\n"
+    )
+    began = time.monotonic()
+    done = desk.run("--name", "bad", "--instance-count", "2")
+    assert done.returncode == 1
+    assert "bad batch" in done.stderr
+    assert "exit code: 1" in done.stderr
+    assert time.monotonic() - began < 100
+
+
+def test_an_image_that_is_not_here_is_refused_before_anything_starts(desk: Desk) -> None:
+    desk.script("")
+    done = desk.run(image="hotfire-gpu:never-built")
+    assert done.returncode == 2
+    assert "hotfire images build gpu" in done.stderr
+    assert not (desk.root / "home" / "jobs").exists() or not list(
+        (desk.root / "home" / "jobs").iterdir()
+    )
+
+
+def test_container_entrypoint_and_arguments(desk: Desk, docker_base: str) -> None:
+    request = {
+        "TrainingJobName": "plain",
+        "RoleArn": "arn:aws:iam::123456789012:role/r",
+        "AlgorithmSpecification": {
+            "TrainingImage": docker_base,
+            "TrainingInputMode": "File",
+            "ContainerEntrypoint": ["/bin/sh", "-c"],
+            "ContainerArguments": [
+                'echo "$0" "$TRAINING_JOB_NAME"; env | cut -d= -f1 | sort',
+                "a b",
+            ],
+        },
+        "OutputDataConfig": {"S3OutputPath": f"file://{desk.root}/out"},
+        "ResourceConfig": {"InstanceType": "ml.m5.large", "InstanceCount": 1, "VolumeSizeInGB": 1},
+        "StoppingCondition": {"MaxRuntimeInSeconds": 60},
+        "Environment": {"MINE": "1"},
+    }
+    (desk.root / "job.json").write_text(json.dumps(request))
+    argv = [sys.executable, "-m", "hotfire.entrypoints", "run", "job.json", "--backend", "docker"]
+    done = subprocess.run(
+        argv, cwd=desk.root, env=desk.environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    first, *names = done.stdout.splitlines()
+    assert first == "a b plain"
+    assert {"MINE", "TRAINING_JOB_ARN", "AWS_REGION", "HOME", "HOSTNAME"} <= set(names)
+    assert not {"SM_HOSTS", "PYTHONPATH", "AWS_DEFAULT_REGION"} & set(names)
+    assert "VolumeSizeInGB is not enforced" in done.stderr
+
+
+@pytest.mark.parametrize("moment", ["Downloading", "up"])
+def test_ctrl_c_stops_the_job_and_leaves_nothing(desk: Desk, moment: str) -> None:
+    desk.script(
+        "import signal, sys, time\n"
+        "def stop(*_): open('/opt/ml/model/saved', 'w').close(); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, stop)\nprint('up', flush=True)\ntime.sleep(600)\n"
+    )
+    argv = desk.argv("--name", "stopped", "--output", str(desk.root / "out"))
+    with subprocess.Popen(
+        argv,
+        cwd=desk.root,
+        env=desk.environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if moment in line:
+                break
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+        code = process.wait(60)
+    assert code == 3, rest
+    if moment == "up":
+        assert desk.members("stopped") == ["saved"]
+
+
+def test_the_printed_lines_run_on_a_bare_host(desk: Desk, tmp_path: Path) -> None:
+    desk.script(
+        "import os; print('ran with', os.environ['SM_HP_A'], os.listdir('/opt/ml/input/data/train'))\n"
+    )
+    flags = ("--input", "train=data", "-p", "a=it's", "--dry-run", "--as", "docker-run")
+    done = desk.run(*flags, "--env", "API_TOKEN=secret123")
+    assert done.returncode == 0, done.stderr
+    assert "secret123" not in done.stdout
+    assert "-e API_TOKEN" in done.stdout
+    assert "/opt/ml:" not in done.stdout.replace("/opt/ml/", "")
+    host = tmp_path / "host"
+    (host / "ml" / "input" / "data").mkdir(parents=True)
+    for name, source in (("code", "src"), ("input/data/train", "data")):
+        subprocess.run(["cp", "-r", str(desk.root / source), str(host / "ml" / name)], check=True)
+    # This machine's engine may not be allowed to raise limits.
+    lines = "\n".join(line for line in done.stdout.splitlines() if "--ulimit" not in line)
+    env = {**desk.environ, "PATH": f"/usr/bin:{os.environ['PATH']}"}
+    ran = subprocess.run(
+        ["sh", "-euc", lines], cwd=host, env=env, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "ran with it's ['f']" in ran.stdout
+
+
+_GRADIENTS = """
+import os, torch, torch_xla
+import torch.distributed as dist, torch_xla.core.xla_model as xm, torch_xla.runtime as xr
+import torch_xla.distributed.xla_backend
+dist.init_process_group("xla", init_method="xla://")
+rank, size = xr.global_ordinal(), xr.world_size()
+torch.manual_seed(0)
+device = torch_xla.device()
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).to(device)
+inputs, targets = torch.randn(12, 8), torch.randn(12, 1)
+part = slice(rank * 12 // size, (rank + 1) * 12 // size)
+loss = torch.nn.functional.mse_loss(model(inputs[part].to(device)), targets[part].to(device))
+loss.backward()
+xm.reduce_gradients(torch.optim.SGD(model.parameters(), lr=0.1))
+torch_xla.sync()
+flat = torch.cat([p.grad.cpu().flatten() for p in model.parameters()])
+print("world", size, "on", xr.device_type())
+if rank == 0: torch.save(flat, "/opt/ml/model/gradients.pt")
+"""
+
+
+@pytest.mark.xla
+@pytest.mark.slow
+def test_gradients_of_two_hosts_are_those_of_one_process(desk: Desk, docker_base: str) -> None:
+    """The environment comes in as a channel, copy on write, instead of being baked into 7 GB of layers."""
+    version = subprocess.run(
+        [
+            desk_docker(),
+            "run",
+            "--rm",
+            docker_base,
+            "python3",
+            "-c",
+            "import sys; print(sys.version_info[1])",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=desk.environ,
+    ).stdout.strip()
+    if int(version) != sys.version_info[1]:
+        pytest.skip(
+            f"the base image has Python 3.{version}, this environment 3.{sys.version_info[1]}"
+        )
+    import torch
+
+    desk.script(_GRADIENTS)
+    common = (
+        *("--input", f"env={sysconfig.get_paths()['purelib']}"),
+        *("--env", "PYTHONPATH=/opt/hotfire:/opt/ml/input/data/env"),
+        *("--instance-type", "ml.trn1.2xlarge", "--distribution", "torch_distributed"),
+        *("--processes-per-host", "1"),
+    )
+    found = []
+    for hosts in (1, 2):
+        name = f"gradients-{hosts}"
+        done = desk.run("--name", name, "--instance-count", str(hosts), *common)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        assert f"world {hosts} on CPU" in done.stdout
+        with tarfile.open(desk.root / "out" / name / "output" / "model.tar.gz") as tar:
+            member = tar.extractfile("gradients.pt")
+            assert member is not None
+            found.append(torch.load(member))
+    assert float(found[0].norm()) > 0.1
+    assert torch.allclose(found[0], found[1], rtol=1e-5, atol=1e-6)
+
+
+def desk_docker() -> str:
+    return "/usr/bin/docker" if Path("/usr/bin/docker").exists() else "docker"
