@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 UV := $(BIN)/python -m uv
 TEST_FLAGS ?=
 
-.PHONY: help core xla view demo test test-all check bench locks clean
+.PHONY: help core xla view demo test test-docker engine test-all check bench locks clean
 .DEFAULT_GOAL := help
 
 help:   ## this list
@@ -48,6 +48,14 @@ check: $(VENV)/.core view   ## format, lint, types
 test: xla view   ## check, then every test that needs no container engine and fits 25 minutes on 2 cores
 	$(MAKE) check
 	$(BIN)/python -m pytest -m "not docker and not extended" $(TEST_FLAGS)
+
+engine:   ## a Docker engine for the tests, where none runs, and their base image (Debian, root)
+	.ci/engine start
+	.ci/engine base
+	.ci/engine check
+
+test-docker: xla view engine   ## the tests that need a Docker engine: 5 minutes on 2 cores
+	$(BIN)/python -m pytest -m "docker and not extended" $(TEST_FLAGS)
 
 test-all: xla view   ## the rest as well: a Docker engine, the SDKs, 5 GB objects
 	$(MAKE) check

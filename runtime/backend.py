@@ -135,6 +135,9 @@ class Container(Protocol):
 class Session(Protocol):
     """Owner of what the hosts of one attempt share."""
 
+    parallel: bool
+    """Whether hosts may be started and removed from several threads at once."""
+
     @property
     def places(self) -> Mapping[str, Place]: ...
 

@@ -25,6 +25,7 @@ from hotfire.runtime.backends.copying import remove_tree
 from hotfire.runtime.control import Control
 from hotfire.runtime.errors import DataError
 from hotfire.runtime.events import Event, LogChunk, Note, Observer, Transition
+from hotfire.runtime.hosts import started
 from hotfire.runtime.layout import HostDir, JobDir
 from hotfire.runtime.observe.logs import LogPump
 from hotfire.runtime.observe.resources import PeakMemory, tree_bytes
@@ -166,12 +167,10 @@ def _run_hosts(
             SecondaryStatus.TRAINING, "Training image download completed. Training in progress."
         )
         watch = Watch(control, limits, journal, feeds)
-        containers: list[Container] = []
-        for host in planned:
-            container = session.start(with_values(host.spec, prepared.passed))
-            undo.callback(container.remove)
-            write_pid(container, dirs[container.host].pid)
-            containers.append(container)
+        specs = [with_values(host.spec, prepared.passed) for host in planned]
+        containers = undo.enter_context(
+            started(session, specs, lambda one: write_pid(one, dirs[one.host].pid))
+        )
         memory = undo.enter_context(PeakMemory(containers))
         with LogPump({host: dirs[host].log for host in hosts}, journal):
             exits = watch.until_ended(containers)

@@ -86,7 +86,8 @@ def docker_engine() -> Iterator[dict[str, str]]:
         pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stderr
     yield {**os.environ, "DOCKER_HOST": "unix:///var/run/docker.sock"}
-    _engine("stop")
+    if "started" in done.stdout:
+        _engine("stop")
 
 
 @pytest.fixture(scope="session")

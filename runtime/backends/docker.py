@@ -259,13 +259,18 @@ class DockerSession:
     def close(self) -> None:
         """Remove everything of this session, known or not: an interrupted call may have made more than it returned."""
         try:
-            for container in self._containers:
-                container.remove()
-            for owned in self.engine.owned(f"{SESSION}={self._name}"):
-                self.engine.remove(owned)
+            with contextlib.ExitStack() as undo:
+                undo.callback(self._remove_owned)
+                for container in self._containers:
+                    undo.callback(container.remove)
         except EngineGone as error:
             text = f"{error.what}: run hotfire prune when it is back, to remove what this job left"
             self._observer(Note(text=text, warning=True))
+
+    def _remove_owned(self) -> None:
+        with contextlib.ExitStack() as undo:
+            for owned in reversed(self.engine.owned(f"{SESSION}={self._name}")):
+                undo.callback(self.engine.remove, owned)
 
 
 _OVERLAYS = "copy-on-write volumes"

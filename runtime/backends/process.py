@@ -85,6 +85,9 @@ def _open_network(
 class ProcessSession:
     """See :class:`hotfire.runtime.backend.Session`."""
 
+    parallel = False
+    """A host ends with the thread that started it, should hotfire be killed (PR_SET_PDEATHSIG)."""
+
     def __init__(
         self,
         attempt: Attempt,

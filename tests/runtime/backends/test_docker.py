@@ -19,12 +19,13 @@ import pytest
 
 from hotfire.containers import engine as engines
 from hotfire.containers.engine import Engine
-from hotfire.runtime.backend import Attempt, ContainerSpec, Resources
+from hotfire.runtime.backend import Attempt, Container, ContainerSpec, Resources
 from hotfire.runtime.backends import docker_doors, docker_network, docker_orphans
 from hotfire.runtime.backends.docker import DockerBackend, DockerSession
 from hotfire.runtime.backends.docker_container import DockerContainer
 from hotfire.runtime.errors import HotfireError, PlatformError, ValidationError
 from hotfire.runtime.events import Event, Note
+from hotfire.runtime.hosts import started
 from hotfire.runtime.layout import HostDir
 
 pytestmark = pytest.mark.docker
@@ -223,16 +224,51 @@ def test_eight_hosts_meet_and_go_away(yard: Yard) -> None:
         "    try: socket.create_connection(('algo-1', 7000), 1); break\n    except OSError: time.sleep(0.1)\n"
     )
     with yard.open(*hosts) as session:
-        containers = [
-            session.start(
-                yard.spec(
-                    session, "python3", "-c", server if host == "algo-1" else client, host=host
-                )
-            )
+        specs = [
+            yard.spec(session, "python3", "-c", server if host == "algo-1" else client, host=host)
             for host in hosts
         ]
-        assert [container.wait(60) for container in containers] == [0] * 8
+        told: list[str] = []
+        with started(session, specs, lambda one: told.append(one.host)) as containers:
+            assert [container.host for container in containers] == hosts == sorted(told)
+            assert [container.wait(60) for container in containers] == [0] * 8
         assert yard.directory.log.read_text() == "7\n"
+
+
+def test_a_host_that_cannot_be_removed_keeps_no_other(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = ["algo-1", "algo-2", "algo-3"]
+    with yard.open(*hosts) as session:
+        specs = [yard.spec(session, "sleep", "600", host=host) for host in hosts]
+        real = session.engine.remove_container
+        stuck: list[str] = []
+
+        def remove(container: str) -> None:
+            if container in stuck:
+                stuck.clear()
+                raise PlatformError("device or resource busy")
+            real(container)
+
+        monkeypatch.setattr(session.engine, "remove_container", remove)
+        with (
+            pytest.raises(PlatformError, match="busy"),
+            started(session, specs, lambda one: None) as containers,
+        ):
+            stuck.append(containers[1].id)
+        states = [session.engine.state(one.id) for one in containers]
+        assert [state is None for state in states] == [True, False, True]
+
+
+def test_a_host_that_cannot_be_started_takes_the_others_along(yard: Yard) -> None:
+    hosts = ["algo-1", "algo-2", "algo-3"]
+    with yard.open(*hosts) as session:
+        specs = [yard.spec(session, "sleep", "600", host=host) for host in hosts]
+        specs[1] = replace(specs[1], resources=Resources(devices=("/dev/neuron99",)))
+        up: list[Container] = []
+        with pytest.raises(PlatformError, match="neuron99"), started(session, specs, up.append):
+            raise AssertionError("it has started")
+        assert all(session.engine.state(one.id) is None for one in up)
 
 
 def test_networks_avoid_what_is_taken() -> None:
