@@ -13,7 +13,7 @@ import functools
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from hotfire.runtime.xla.world import World
@@ -83,7 +83,6 @@ def _replace_xm() -> None:
     import torch
     import torch_xla.core.xla_model as xm
     import torch_xla.runtime as xr
-    from torch_xla._internal import pjrt
 
     from hotfire.runtime.xla import staging
     from hotfire.runtime.xla.host_group import dist, world_group
@@ -177,20 +176,9 @@ def _replace_xm() -> None:
         staging.barrier(world_group())
         return world_group().gather_bytes(payload)
 
-    @functools.wraps(pjrt.spawn)
-    def spawn(
-        fn: Callable[..., Any],
-        nprocs: int | None = None,
-        start_method: str = "spawn",
-        args: tuple[Any, ...] = (),
-    ) -> Any:
-        """torchrun has started this worker already; a child would not know its peers."""
-        return fn(xr.global_ordinal(), *args)
-
     for replacement in (all_reduce, all_gather, reduce_scatter, collective_broadcast):
         setattr(xm, replacement.__name__, replacement)
     xm.xla_rendezvous = xla_rendezvous
-    pjrt.spawn = spawn
     for name in ("all_to_all", "collective_permute", "send", "recv"):
         setattr(xm, name, functools.partial(_refuse, f"xm.{name}"))
 

@@ -37,17 +37,26 @@ def main(argv: list[str]) -> None:
     record.started()
     try:
         code, module = _load_module(argv[1:]) if argv[0] == "-m" else _load_script(argv)
-        shims.watch_torch_xla()
+        shims.watch_imports()
         # Our own module stays importable: replacing __main__ would otherwise drop its last owner.
         sys.modules.setdefault("hotfire.runtime.xla.exec", sys.modules["__main__"])
         sys.modules["__main__"] = module
         exec(code, vars(module))  # noqa: S102
+        _call_mp_fn(module)
     except BaseException as error:
         error.__traceback__ = _without_our_frames(error.__traceback__)
         record.failed(error)
         _tell_other_ranks(error)
         _hide_our_frames()
         raise
+
+
+def _call_mp_fn(module: ModuleType) -> None:
+    """Scripts of `xla_spawn.py` define ``_mp_fn(index)`` and leave calling it to the launcher."""
+    if "_mp_fn" in vars(module) and "mp_fn" in shims.selected(os.environ):
+        from hotfire.runtime.xla.spawn import call_mp_fn
+
+        call_mp_fn(module)
 
 
 def _load_script(argv: list[str]) -> tuple[CodeType, ModuleType]:

@@ -1,11 +1,23 @@
-"""Which corrections torch_xla needs under our launcher, and when they go in (standard library only).
+"""Which corrections a training script gets under our launcher, and when (standard library only).
 
-Nothing here imports torch_xla. `watch_torch_xla` waits for the script's own first import of it and
-then installs, in this order:
+Nothing here imports torch_xla or transformers. `watch_imports` waits for the script's own first
+import of a module and then installs, in this order,
 
-- ``compat``: names that torch_xla removed and older scripts call (`hotfire.runtime.xla.compat`)
+after ``torch_xla``:
+
+- ``compat``: what torch_xla removed and older scripts call (`hotfire.runtime.xla.compat`)
 - ``collectives``: data parallelism over CPU processes (`hotfire.runtime.xla.cpu_collectives`)
+- ``spawn``: ``xmp.spawn`` inside workers that are already started (`hotfire.runtime.xla.spawn`)
 - ``guard``: no training when the worlds disagree (`hotfire.runtime.xla.guard`)
+
+after modules of ``transformers``, when torch_xla is in use:
+
+- ``hf_optimizer``: the Trainer's default optimizer (`hotfire.runtime.xla.hf_optimizer`)
+- ``hf_attention``: a model's default attention (`hotfire.runtime.xla.hf_attention`)
+
+and at the end of the script
+
+- ``mp_fn``: calls the ``_mp_fn(index)`` of scripts for a launcher (`hotfire.runtime.xla.spawn`)
 
 ``HOTFIRE_SHIMS="-compat,-guard"`` leaves some out.
 """
@@ -19,10 +31,20 @@ from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-NAMES = ("compat", "collectives", "guard")
 VARIABLE = "HOTFIRE_SHIMS"
-_MODULES = {"compat": "compat", "collectives": "cpu_collectives", "guard": "guard"}
-_installed: list[str] = []
+# What is imported -> the shims that then go in: name -> module with `install() -> str | None`.
+AFTER_IMPORT = {
+    "torch_xla": {
+        "compat": "compat",
+        "collectives": "cpu_collectives",
+        "spawn": "spawn",
+        "guard": "guard",
+    },
+    "transformers.training_args": {"hf_optimizer": "hf_optimizer"},
+    "transformers.modeling_utils": {"hf_attention": "hf_attention"},
+}
+NAMES = (*(name for shims in AFTER_IMPORT.values() for name in shims), "mp_fn")
+_installed: dict[str, list[str]] = {}
 
 
 def selected(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -41,40 +63,54 @@ def selected(environment: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(name for name in NAMES if name not in off)
 
 
-def install(environment: Mapping[str, str]) -> list[str]:
-    """Install the selected shims into the imported torch_xla, once; one line to stderr at rank 0.
+def install(environment: Mapping[str, str], imported: str = "torch_xla") -> list[str]:
+    """Install the selected shims that belong to the module `imported`, once; one line at rank 0.
 
     Returns:
         What went in, each entry ``name (what it did)``.
     """
-    if _installed:
-        return _installed
-    for name in selected(environment):
-        done: str | None = import_module(f"hotfire.runtime.xla.{_MODULES[name]}").install()
-        if done:
-            _installed.append(f"{name} ({done})")
-    if _installed and (environment.get("RANK") or "0") == "0":
-        names = "; ".join(_installed)
-        print(f"hotfire: torch_xla shims: {names}; off by {VARIABLE}=-NAME", file=sys.stderr)
-    return _installed
+    if imported in _installed:
+        return _installed[imported]
+    done = _installed[imported] = []
+    wanted = selected(environment)
+    for name, module in AFTER_IMPORT[imported].items():
+        if name in wanted:
+            what: str | None = import_module(f"hotfire.runtime.xla.{module}").install()
+            if what:
+                done.append(f"{name} ({what})")
+    if done:
+        say(f"{imported.partition('.')[0]} shims: {'; '.join(done)}; off by {VARIABLE}=-NAME")
+    return done
 
 
-def watch_torch_xla() -> None:
-    """Have the shims installed when something imports torch_xla; at once if it is imported."""
+def say(line: str) -> None:
+    """One line of the log, from rank 0 alone."""
+    if (os.environ.get("RANK") or "0") == "0":
+        print(f"hotfire: {line}", file=sys.stderr, flush=True)
+
+
+def watch_imports() -> None:
+    """Have the shims installed when something imports their modules; at once if it has."""
     selected(os.environ)
+    for name in AFTER_IMPORT:
+        if name in sys.modules:
+            _after_import(name)
+    sys.meta_path.insert(0, _Finder())
+
+
+def _after_import(name: str) -> None:
+    """transformers is corrected only where it uses torch_xla, which it then has imported."""
     if "torch_xla" in sys.modules:
-        install(os.environ)
-    else:
-        sys.meta_path.insert(0, _TorchXlaFinder())
+        install(os.environ, name)
 
 
-class _TorchXlaFinder:
-    """Finds torch_xla as Python would, and adds our work to the end of its execution."""
+class _Finder:
+    """Finds the watched modules as Python would, and adds our work to the end of their execution."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != "torch_xla":
+        if fullname not in AFTER_IMPORT:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or spec.loader is None:
@@ -82,9 +118,10 @@ class _TorchXlaFinder:
         execute = spec.loader.exec_module
 
         def execute_then_install(module: ModuleType) -> None:
-            prepare_environment()
+            if fullname == "torch_xla":
+                prepare_environment()
             execute(module)
-            install(os.environ)
+            _after_import(fullname)
 
         # On the instance: everything else a loader can do (resources, source) stays as it is.
         vars(spec.loader)["exec_module"] = execute_then_install

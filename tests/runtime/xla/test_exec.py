@@ -163,13 +163,61 @@ def test_script_without_torch_xla_imports_nothing_more(
     assert extra <= {"__future__", "importlib.util", "importlib._abc"}, extra
 
 
+MP_FN = "import logging\nlog = logging.getLogger(__name__)\ndef _mp_fn(index):\n    print('rank', index)\n"
+
+
+@pytest.mark.parametrize(
+    ("rest", "shims", "printed"),
+    [
+        ("", "", "rank 3\n"),
+        ("", "-mp_fn", ""),
+        ("if __name__ == '__main__':\n    print('main')\n", "", "main\n"),
+        ("def start():\n    _mp_fn(7)\nstart()\n", "", "rank 7\n"),
+    ],
+)
+def test_script_for_a_launcher_has_its_mp_fn_called(
+    python: Callable[..., list[str]], tmp_path: Path, rest: str, shims: str, printed: str
+) -> None:
+    """Only where the script would otherwise do nothing; said by rank 0 alone."""
+    script = write(tmp_path / "s.py", MP_FN + rest)
+    out, err, status = python(*EXEC, script, RANK="3", WORLD_SIZE="4", HOTFIRE_SHIMS=shims)
+    assert (out, err, status) == (printed, "", "0")
+    if printed == "rank 3\n":
+        assert "shim mp_fn" in python(*EXEC, script, HOTFIRE_SHIMS=shims)[1]
+
+
+def test_plain_pytorch_script_is_untouched(
+    python: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    """torch_xla is not imported, and torch and its classes are as torch made them."""
+    body = """\
+import sys, torch, torch.distributed as dist
+torch.manual_seed(0)
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+model(torch.ones(1, 2)).sum().backward()
+optimizer.step()
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+print(model.weight.tolist(), total, [n for n in sys.modules if n.startswith("torch_xla")])
+print([f for f in vars(dist).values() if "hotfire" in str(getattr(f, "__module__", ""))])
+"""
+    script = write(tmp_path / "s.py", body)
+    alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}
+    expected = python(script, **alone)
+    assert expected[2] == "0", expected[1]
+    assert expected[0].endswith("[]\n[]\n")
+    assert python(*EXEC, script, **alone) == expected
+
+
 def test_unknown_shim_is_refused_before_the_script_runs(
     python: Callable[..., list[str]], tmp_path: Path
 ) -> None:
     script = write(tmp_path / "s.py", "print('ran')\n")
     out, err, status = python(*EXEC, script, HOTFIRE_SHIMS="-colectives")
     assert (out, status) == ("", "1")
-    assert "-compat,-collectives,-guard" in err
+    assert "-compat,-collectives,-spawn,-guard" in err
 
 
 def test_worker_record_of_a_good_end(python: Callable[..., list[str]], tmp_path: Path) -> None:

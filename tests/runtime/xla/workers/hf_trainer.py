@@ -46,14 +46,14 @@ def main() -> None:
         attention_probs_dropout_prob=0.0,
     )
     auto = AutoModelForSequenceClassification
-    model = auto.from_config(config, attn_implementation="eager")
+    model = auto.from_config(config)
     size = int(sys.argv[2])
     with tempfile.TemporaryDirectory() as directory:
         trainer = Trainer(
             model=model,
             args=TrainingArguments(
                 output_dir=directory,
-                optim="adamw_torch",
+                
                 per_device_train_batch_size=GLOBAL_BATCH // size,
                 max_steps=STEPS,
                 learning_rate=1e-2,
