@@ -122,6 +122,8 @@ class Owned:
     id: str
     name: str
     labels: Mapping[str, str]
+    image: str = ""
+    """Of a container: the id of its image."""
 
 
 class EngineGone(PlatformError):
@@ -523,6 +525,7 @@ class Engine:
                 id=raw["Id"],
                 name=(raw.get("Names") or [""])[0].lstrip("/"),
                 labels=raw.get("Labels") or {},
+                image=raw.get("ImageID") or "",
             )
             for raw in containers
         ]

@@ -81,7 +81,9 @@ class Surroundings:
     def here(cls, environ: Mapping[str, str] | None = None) -> Surroundings:
         environ = os.environ if environ is None else environ
         return cls(
-            store=Store(hotfire_home(environ)),
+            store=Store(
+                hotfire_home(environ), lost=lambda job_dir: remove_containers(job_dir, environ)
+            ),
             cache=cache_home(environ),
             cwd=Path.cwd(),
             environ=environ,
@@ -98,6 +100,20 @@ class Surroundings:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
+def remove_containers(job_dir: JobDir, environ: Mapping[str, str]) -> None:
+    """Containers run on when their supervisor is killed: remove those that nobody owns, and note which were this job's."""
+    with contextlib.suppress(OSError, ValueError):
+        if json.loads(job_dir.options.read_text(encoding="utf-8")).get("backend") != "docker":
+            return
+        from hotfire.runtime.backends import docker_orphans
+
+        found = docker_orphans.sweep(environ)
+        with job_dir.notes.open("a", encoding="utf-8") as out:
+            for one in found:
+                if one.kind == "container" and one.directory.is_relative_to(job_dir.root):
+                    out.write(f"removed the container {one.name}, which the supervisor had left\n")
+
+
     """What the caller chooses beside the request. Kept in ``options.json``, so that a job can be looked at again."""
 
     backend: str = "process"

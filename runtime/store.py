@@ -14,8 +14,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
@@ -107,6 +107,8 @@ class Store:
     """All jobs below ``home``."""
 
     home: Path
+    lost: Callable[[JobDir], None] = field(default=lambda job_dir: None, compare=False)
+    """Told of a job whose supervisor turned out to have gone, before what it had for itself is removed."""
 
     @property
     def jobs(self) -> Path:
@@ -207,6 +209,7 @@ class Store:
                 # The answer is true even where it cannot be written down.
                 with contextlib.suppress(PlatformError):
                     write_record(job_dir, record)
+                    self.lost(job_dir)
                     _tidy(job_dir)
         finally:
             lock.close()

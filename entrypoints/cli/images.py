@@ -116,6 +116,11 @@ def push(
 def prune(dry_run: bool, everything: bool) -> None:
     """Remove containers, networks and volumes of jobs whose supervisor is gone."""
     from hotfire.runtime.backends import docker_orphans
+    from hotfire.runtime.events import Event, Note
+
+    def say(event: Event) -> None:
+        if isinstance(event, Note):
+            click.echo(event.text, err=True)
 
     found = docker_orphans.find(os.environ)
     chosen = [one for one in found if one.sure or everything]
@@ -125,6 +130,6 @@ def prune(dry_run: bool, everything: bool) -> None:
             verb = "leaving (perhaps in use; --all removes it)"
         click.echo(f"{verb} {one.kind} {one.name} of job {one.job}", err=True)
     if not dry_run:
-        docker_orphans.remove(chosen, os.environ)
+        docker_orphans.remove(chosen, os.environ, say)
     if not found:
         click.echo("nothing to prune", err=True)

@@ -241,7 +241,8 @@ class DockerSession:
     def _clean(self, spec: ContainerSpec, image: str, mounts: Mounts) -> None:
         """After a container: its volumes and layers are gone, its files belong to the user."""
         mounts.undo()
-        docker_mounts.give_back(self.engine, image, spec, self._labels, self._observer)
+        folders = (spec.dir.ml.root, spec.dir.scratch)
+        docker_mounts.give_back(self.engine, image, folders, self._labels, self._observer)
         remove_tree(spec.dir.scratch)
 
     def _forget(self, spec: ContainerSpec) -> None:

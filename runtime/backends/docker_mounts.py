@@ -11,7 +11,7 @@ import re
 import shlex
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -170,7 +170,11 @@ def named_files(environment: Mapping[str, str]) -> tuple[dict[str, str], list[Bi
 
 
 def give_back(
-    engine: Engine, image: str, spec: ContainerSpec, labels: Mapping[str, str], observer: Observer
+    engine: Engine,
+    image: str,
+    folders: Sequence[Path],
+    labels: Mapping[str, str],
+    observer: Observer,
 ) -> None:
     """Files that root wrote in a container become the user's, without opening them to anybody else.
 
@@ -178,8 +182,10 @@ def give_back(
     With a rootless engine, root in the container is the user already.
     """
     uid, gid = os.getuid(), os.getgid()
-    roots = [path for path in (spec.dir.ml.root, spec.dir.scratch) if _has_foreign(path, uid)]
-    if uid == 0 or engine.rootless or not roots:
+    if uid == 0 or engine.rootless:
+        return
+    roots = [path for path in folders if _has_foreign(path, uid)]
+    if not roots:
         return
     targets = [str(PurePosixPath("/hotfire") / str(number)) for number in range(len(roots))]
     binds = tuple(

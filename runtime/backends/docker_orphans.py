@@ -8,28 +8,44 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hotfire.containers import engine as engines
-from hotfire.containers.engine import Engine, Owned
+from hotfire.containers.engine import Owned
+from hotfire.runtime.backends import docker_mounts
 from hotfire.runtime.backends.docker_labels import (
     DIRECTORY,
+    HOST,
     JOB,
     SESSION,
     abandoned,
     origin,
 )
-from hotfire.runtime.errors import ValidationError
+from hotfire.runtime.errors import PlatformError, ValidationError
+from hotfire.runtime.events import Observer, ignore
+from hotfire.runtime.layout import HostDir
 
 
 @dataclass(frozen=True, kw_only=True)
 class Orphan:
     """One thing on the engine. ``sure`` is False where only whoever made it could say whether it is in use."""
 
-    kind: str
-    id: str
-    name: str
-    job: str
-    directory: Path
-    """Of the attempt's hosts."""
+    owned: Owned
     sure: bool = True
+
+    @property
+    def kind(self) -> str:
+        return self.owned.kind
+
+    @property
+    def name(self) -> str:
+        return self.owned.name
+
+    @property
+    def job(self) -> str:
+        return self.owned.labels.get(JOB, "")
+
+    @property
+    def directory(self) -> Path:
+        """Of the attempt's hosts."""
+        return Path(self.owned.labels.get(DIRECTORY, ""))
 
 
 def find(environ: Mapping[str, str]) -> list[Orphan]:
@@ -49,25 +65,21 @@ def _among(owned: Sequence[Owned]) -> list[Orphan]:
     here = origin()
     judged = [(one, abandoned(one.labels, here)) for one in owned]
     return [
-        Orphan(
-            kind=one.kind,
-            id=one.id,
-            name=one.name,
-            job=one.labels.get(JOB, ""),
-            directory=Path(one.labels.get(DIRECTORY, "")),
-            sure=verdict is True,
-        )
-        for one, verdict in judged
-        if verdict is not False
+        Orphan(owned=one, sure=verdict is True) for one, verdict in judged if verdict is not False
     ]
 
 
-def remove(orphans: Sequence[Orphan], environ: Mapping[str, str]) -> None:
-    """Remove them; containers that still run are killed."""
+def remove(orphans: Sequence[Orphan], environ: Mapping[str, str], observer: Observer) -> None:
+    """Remove them; containers that still run are killed. What root wrote in them becomes the user's."""
     engine = engines.connect(environ)
     try:
         for orphan in sorted(orphans, key=lambda one: _ORDER.index(one.kind)):
-            _remove(engine, orphan)
+            engine.remove(orphan.owned)
+            if HOST in orphan.owned.labels and _is_mine(orphan.directory):
+                host = HostDir(orphan.directory / orphan.owned.labels[HOST])
+                roots = (host.ml.root, host.scratch)
+                labels = orphan.owned.labels
+                docker_mounts.give_back(engine, orphan.owned.image, roots, labels, observer)
     finally:
         engine.close()
 
@@ -75,24 +87,22 @@ def remove(orphans: Sequence[Orphan], environ: Mapping[str, str]) -> None:
 _ORDER = ("container", "network", "volume")
 
 
-def _remove(engine: Engine, orphan: Orphan) -> None:
-    engine.remove(Owned(kind=orphan.kind, id=orphan.id, name=orphan.name, labels={}))
+def _is_mine(directory: Path) -> bool:
+    """Whoever may use the engine sees the containers of all users, and their files stay theirs."""
+    try:
+        return directory.stat().st_uid == os.getuid()
+    except OSError:
+        return False
 
 
-def sweep(environ: Mapping[str, str]) -> list[str]:
-    """Remove what certainly nobody owns; the names of its jobs. Nothing where no engine can be asked.
+def sweep(environ: Mapping[str, str], observer: Observer = ignore) -> list[Orphan]:
+    """Remove what certainly nobody owns, and tell what it was. Nothing where no engine can be asked.
 
-    For commands like ``hotfire ps``, which have found a job without its supervisor.
+    For whoever has found a job without its supervisor.
     """
     try:
         found = [one for one in find(environ) if one.sure]
-        remove(found, environ)
-    except ValidationError:
+        remove(found, environ, observer)
+    except (ValidationError, PlatformError):
         return []
-    return sorted({one.job for one in found})
-
-
-def engine_at_hand(environ: Mapping[str, str]) -> bool:
-    """Whether there is a socket to ask at all; costs no import of the SDK."""
-    path = engines.address(environ).removeprefix("unix://")
-    return os.access(path, os.R_OK | os.W_OK)
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -186,6 +187,41 @@ def test_ctrl_c_stops_the_job_and_leaves_nothing(desk: Desk, moment: str) -> Non
     assert code == 3, rest
     if moment == "up":
         assert desk.members("stopped") == ["saved"]
+
+
+_LISTED = """
+import sys
+from hotfire.runtime import service
+for job in service.list_jobs(service.Surroundings.here()):
+    print(job["TrainingJobName"], job["TrainingJobStatus"], "docker" in sys.modules)
+"""
+
+
+def test_a_job_whose_supervisor_was_killed_is_told_and_cleaned_up_by_ps(desk: Desk) -> None:
+    """The desk counts what is left. Hosts, network and copy-on-write volumes; twice, to see that it costs once."""
+    desk.script("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
+    argv = desk.argv("--name", "killed", "--instance-count", "2", "--input", "train=data")
+    with subprocess.Popen(
+        argv, cwd=desk.root, env=desk.environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None
+        ups = (line for line in process.stdout if b"up" in line)
+        assert len(list(itertools.islice(ups, 2))) == 2
+        process.kill()
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", _LISTED],
+            env=desk.environ,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+        for _ in range(2)
+    ]
+    assert said == [["killed", "Failed", "True"], ["killed", "Failed", "False"]]
+    job = desk.root / "home" / "jobs" / "killed"
+    assert (job / "notes").read_text().count("which the supervisor had left") == 2
+    assert list(job.glob("attempts/*/*/scratch")) == []
 
 
 def test_the_printed_lines_run_on_a_bare_host(desk: Desk, tmp_path: Path) -> None:
