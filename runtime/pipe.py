@@ -175,6 +175,7 @@ class Feeder:
         try:
             for payload in payloads:
                 send(fifo, payload, self._one)
+            fifo.flush()
         except ReaderGone:
             payloads.close()
         unlink = self._one.rules["pipe-used"] == "unlink"
@@ -225,9 +226,11 @@ def send(fifo: Fifo, payload: Payload, one: PipeInput) -> None:
 def _plain(fifo: Fifo, payload: Payload) -> None:
     if payload.file is None or payload.size is None:
         fifo.write(payload.pieces())
-        return
-    with _opened(payload) as file:
-        _whole(fifo.send(file, payload.size), payload)
+    elif payload.size <= _SMALL:
+        fifo.add(_contents(payload, payload.file))
+    else:
+        with _opened(payload, payload.file) as file:
+            _whole(fifo.send(file, payload.size), payload)
 
 
 def _record(fifo: Fifo, payload: Payload, rules: DataRules) -> None:
@@ -240,18 +243,15 @@ def _record(fifo: Fifo, payload: Payload, rules: DataRules) -> None:
         )
     if payload.file is None:
         fifo.write(_framed(parts, payload))
-        return
-    with _opened(payload) as file:
-        if payload.size <= _SMALL:
-            header, length = parts[0]
-            data = os.read(file, length)
-            _whole(len(data), payload)
-            fifo.write((header + data + recordio.padding(length),))
-            return
-        for header, length in parts:
-            fifo.write((header,))
-            _whole(fifo.send(file, length), payload, length)
-            fifo.write((recordio.padding(length),))
+    elif payload.size <= _SMALL:
+        header, length = parts[0]
+        fifo.add(header, _contents(payload, payload.file), recordio.padding(length))
+    else:
+        with _opened(payload, payload.file) as file:
+            for header, length in parts:
+                fifo.add(header)
+                _whole(fifo.send(file, length), payload, length)
+                fifo.add(recordio.padding(length))
 
 
 def _framed(parts: list[tuple[bytes, int]], payload: Payload) -> Iterator[bytes]:
@@ -288,21 +288,34 @@ def _whole(found: int, payload: Payload, expected: int | None = None) -> None:
         )
 
 
+def _contents(payload: Payload, path: Path) -> bytes:
+    """A small file, in one piece: no context managers, since an object then costs more than its bytes."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = os.read(file, payload.size or 0)
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise _unreadable(payload, error) from error
+    _whole(len(data), payload)
+    return data
+
+
 @contextmanager
-def _opened(payload: Payload) -> Iterator[int]:
-    assert payload.file is not None
+def _opened(payload: Payload, path: Path) -> Iterator[int]:
     try:
-        file = os.open(payload.file, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            yield file
+        finally:
+            os.close(file)
     except OSError as error:
-        raise DataError(
-            f"Data download failed: {payload.name}: {error.strerror}",
-            do="Start the job again, and leave the files alone.",
-        ) from error
-    try:
-        yield file
-    except OSError as error:
-        raise DataError(
-            f"Data download failed: {payload.name}: {error.strerror}", do="Check that disk."
-        ) from error
-    finally:
-        os.close(file)
+        raise _unreadable(payload, error) from error
+
+
+def _unreadable(payload: Payload, error: OSError) -> DataError:
+    return DataError(
+        f"Data download failed: {payload.name}: {error.strerror}",
+        do="Leave the files alone while a job reads them, and check their disk.",
+    )

@@ -15,6 +15,7 @@ PIPE_BYTES = 1 << 20
 
 _STEP = 1 << 20
 _DRAIN = 1 << 16
+_BATCH = 1 << 18
 _NO_SPLICE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
@@ -39,6 +40,7 @@ class Fifo:
         self._anchor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         self._lock = threading.Lock()
         self._out = -1
+        self._batch = bytearray()
         self._released = threading.Event()
 
     def open(self) -> None:
@@ -62,12 +64,29 @@ class Fifo:
         if self._released.is_set():
             raise Abandoned
 
-    def write(self, pieces: Iterable[bytes]) -> None:
-        """Bytes, as fast as they are read.
+    def add(self, *pieces: bytes) -> None:
+        """A few bytes, which may wait for others: each call to the kernel wakes the reader, and costs more than they.
 
         Raises:
             ReaderGone, Abandoned: see there.
         """
+        for piece in pieces:
+            self._batch += piece
+        if len(self._batch) >= _BATCH:
+            self.flush()
+
+    def flush(self) -> None:
+        """What :meth:`add` kept; likewise."""
+        if self._batch:
+            batch, self._batch = self._batch, bytearray()
+            self._write((batch,))
+
+    def write(self, pieces: Iterable[bytes]) -> None:
+        """Bytes, as fast as they are read; likewise."""
+        self.flush()
+        self._write(pieces)
+
+    def _write(self, pieces: Iterable[bytes | bytearray]) -> None:
         for piece in pieces:
             view = memoryview(piece)
             while view:
@@ -84,6 +103,7 @@ class Fifo:
             ReaderGone, Abandoned: see there.
             OSError: the file cannot be read.
         """
+        self.flush()
         sent = 0
         while sent < count:
             self._look()
