@@ -29,7 +29,7 @@ from hotfire.runtime.errors import PlatformError, ValidationError
 
 logger = logging.getLogger(__name__)
 LOOK_SECONDS = 0.3
-"""Precision of the times of log events."""
+"""Precision of the times of log events, and of what tuning jobs see."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,8 @@ def _assembled(settings: Settings, around: service.Surroundings, undo: ExitStack
     parts = Parts(operations=operations, logs=logs, objects=objects, region=settings.region)
     application = Application(parts, publisher, moto)
     application.prepare()
-    _watch(logs, undo)
+    _repeat("hotfire-logs", logs.look, undo)
+    _repeat("hotfire-tuner", operations.tuner.step, undo)
     return application
 
 
@@ -122,17 +123,18 @@ def _objects(settings: Settings, around: service.Surroundings, undo: ExitStack) 
     return store
 
 
-def _watch(logs: LogOperations, undo: ExitStack) -> None:
+def _repeat(name: str, step: Callable[[], None], undo: ExitStack) -> None:
+    """Take ``step`` in a thread of its own until the end."""
     done = threading.Event()
 
-    def look() -> None:
+    def work() -> None:
         while not done.wait(LOOK_SECONDS):
             try:
-                logs.look()
+                step()
             except Exception:  # what is wrong with one job now must not end the looking
-                logger.debug("logs could not be looked at", exc_info=True)
+                logger.debug("%s failed", name, exc_info=True)
 
-    thread = threading.Thread(target=look, name="hotfire-logs")
+    thread = threading.Thread(target=work, name=name)
     thread.start()
     undo.callback(thread.join)
     undo.callback(done.set)

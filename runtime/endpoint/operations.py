@@ -11,13 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hotfire.runtime import service
+from hotfire.runtime import runner, service
 from hotfire.runtime.endpoint import listing, search, tags, waiting
 from hotfire.runtime.endpoint.admission import Ticket
 from hotfire.runtime.endpoint.index import Index, Mark, Row, mark_of
 from hotfire.runtime.endpoint.model import Model
 from hotfire.runtime.endpoint.paging import page
-from hotfire.runtime.endpoint.rules import Rules
+from hotfire.runtime.endpoint.rules import Choice, Rules
+from hotfire.runtime.endpoint.tuning.operations import TuningOperations
+from hotfire.runtime.endpoint.tuning.record import Shelf
+from hotfire.runtime.endpoint.tuning.tuner import Tuner
 from hotfire.runtime.errors import (
     ResourceInUse,
     ResourceLimitExceeded,
@@ -68,8 +71,13 @@ class Operations:
             "DeleteTags": self._delete_tags,
             "Search": self._search,
         }
-        self.model = Model.load(tuple(self._methods))
         self.index = Index(around.store)
+        self.tuner = Tuner(
+            Shelf(around.store.home), around.store, self.index, self._create_once, self._end
+        )
+        self._tuning = TuningOperations(self.tuner, self._prepare)
+        self._methods |= self._tuning.methods
+        self.model = Model.load(tuple(self._methods))
         self._described: dict[tuple[str, str], tuple[Mark, Mark, Answer]] = {}
         self._lock = threading.Lock()
 
@@ -92,7 +100,7 @@ class Operations:
         method = self._methods.get(operation)
         if method is None:
             raise UnsupportedError(
-                f"{operation} is not available at this endpoint, which runs training jobs only.",
+                f"{operation} is not available at this endpoint, which runs training jobs and tunes them.",
                 do="Point this client at AWS for it.",
             )
         if operation != "CreateTrainingJob":  # whose own parser knows more than the model
@@ -106,9 +114,9 @@ class Operations:
 
     # Create, stop, change
 
-    def _create(self, asked: Answer, region: str) -> Answer:
+    def _prepare(self, asked: Answer, region: str) -> tuple[runner.Preparation, Choice, list[str]]:
+        """What a request becomes here, and the first lines of its log; refuses what cannot be carried out."""
         choice = self._rules.choose(asked)
-        around = self._in(region)
         lines = [f"hotfire: {note}" for note in choice.notes]
 
         def observe(event: Event) -> None:
@@ -118,12 +126,15 @@ class Operations:
         request = copy.deepcopy(asked)
         if choice.image:
             request["AlgorithmSpecification"]["TrainingImage"] = choice.image
-        prepared = service.prepare(request, choice.options, around, observe)
+        return service.prepare(request, choice.options, self._in(region), observe), choice, lines
+
+    def _create(self, asked: Answer, region: str) -> Answer:
+        prepared, choice, lines = self._prepare(asked, region)
         with self._place() as place:
             job_dir = waiting.start(
                 prepared,
                 choice.options,
-                around,
+                self._in(region),
                 limit=self._capacity.jobs,
                 place=place,
                 banner=lines,
@@ -132,6 +143,16 @@ class Operations:
             kept = {"AlgorithmSpecification": asked["AlgorithmSpecification"]}
             write_json(job_dir.updates, kept)
         return {"TrainingJobArn": prepared.job.training_job_arn}
+
+    def _create_once(self, asked: Answer, region: str, more: Mapping[str, Any]) -> None:
+        """A training job of a tuning job; its name is nobody else's, so one that is there was made before."""
+        with contextlib.suppress(ResourceInUse):
+            self._create(asked, region)
+        job_dir = self._around.store.open(asked["TrainingJobName"])
+        write_json(job_dir.updates, {**_updates(job_dir), **more})
+
+    def _end(self, name: str) -> None:
+        service.stop(name, self._around)
 
     @contextlib.contextmanager
     def _place(self) -> Iterator[JobLock | Ticket]:
@@ -159,7 +180,7 @@ class Operations:
 
     def _stop(self, asked: Answer, region: str) -> Answer:
         try:
-            service.stop(asked["TrainingJobName"], self._around)
+            self._end(asked["TrainingJobName"])
         except ResourceInUse as error:
             # ResourceInUse is no error of this operation; the service refuses it as invalid (contract 9.2).
             raise ValidationError(error.what) from error
@@ -259,8 +280,12 @@ class Operations:
 
     def _tagged(self, arn: str) -> JobDir:
         kind, _, name = arn.split(":", 5)[5].partition("/")
+        if kind == "hyper-parameter-tuning-job":
+            return self.tuner.shelf.directory(self._tuning.get(name).name)
         if kind != "training-job":
-            raise UnsupportedError(f"{arn}: only training jobs have tags at this endpoint.")
+            raise UnsupportedError(
+                f"{arn}: only training jobs and tuning jobs have tags at this endpoint."
+            )
         return self._around.store.open(self.index.by_arn_name(name))
 
     def _list_tags(self, asked: Answer, region: str) -> Answer:

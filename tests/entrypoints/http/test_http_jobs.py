@@ -213,7 +213,7 @@ def test_what_is_not_carried_out_is_refused_by_name(endpoint: Any) -> None:
     sagemaker = endpoint.client("sagemaker")
     for call, name in (
         (sagemaker.list_models, "ListModels"),
-        (sagemaker.list_hyper_parameter_tuning_jobs, "ListHyperParameterTuningJobs"),
+        (sagemaker.list_experiments, "ListExperiments"),
         (sagemaker.list_processing_jobs, "ListProcessingJobs"),
     ):
         with pytest.raises(ClientError) as error:
