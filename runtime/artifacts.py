@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hotfire.runtime.errors import DataError
-from hotfire.runtime.events import Note, Observer
+from hotfire.runtime.events import Note, Observer, ignore
 from hotfire.runtime.layout import MlTree
 from hotfire.runtime.model_files import inspect
 from hotfire.runtime.s3 import S3
 from hotfire.runtime.spec import TrainingJob
 from hotfire.runtime.storage import (
     LocalLocation,
-    Location,
     Locations,
     S3Location,
     copy_file,
@@ -95,8 +94,11 @@ def store_outputs(
     observer: Observer,
     *,
     s3: S3 | None = None,
+    resume: bool = False,
 ) -> Stored:
     """Pack model/ and output/data of all hosts and bring them to S3OutputPath.
+
+    ``resume`` goes on where an earlier call failed: what lies in ``staging`` is whole, and is not packed again.
 
     ``trees`` in the order of hosts: the last one wins a clash. ``staging`` (JobDir.artifacts) holds what is on its way
     to S3; local destinations are written in place. The observer may be called from another thread, one call at a time.
@@ -107,7 +109,7 @@ def store_outputs(
     to = destinations(job)
     model = [(host, tree.model) for host, tree in trees]
     output = [(host, tree.output_data) for host, tree in trees]
-    store = _Store(job, locations, staging, observer, s3 or S3())
+    store = _Store(job, locations, staging, observer, s3 or S3(), resume)
     done: list[Packed | None] = []
     failures: list[DataError] = []
     for uri, sources in ((to.model, model), (to.output, output)):
@@ -138,35 +140,41 @@ class _Store:
     staging: Path
     observer: Observer
     s3: S3
+    resume: bool
 
     def put(self, uri: str, sources: Sequence[tuple[str, Path]]) -> Packed | None:
         location = self.locations.resolve(uri)
-        if uri.endswith("/"):
-            return self._tree(uri, location, sources)
-        name = uri.rpartition("/")[2]
-        path = location.path if isinstance(location, LocalLocation) else self.staging / name
-        packed = pack(sources, path, self.observer)
-        if packed is not None and isinstance(location, S3Location):
-            self._upload(packed.path, location)
-            packed.path.unlink()
-        return packed
+        write = lay if uri.endswith("/") else pack
+        try:
+            if isinstance(location, LocalLocation):
+                return write(sources, location.path, self.observer)
+            path = self.staging / uri.rstrip("/").rpartition("/")[2]
+            if self.resume and path.exists():
+                merged = merge(sources)
+                size = path.stat().st_size if path.is_file() else merged.size
+                packed: Packed | None = _packed(merged, path, size, (), ignore)
+            else:
+                packed = write(sources, path, self.observer)
+            if packed is not None:
+                self._upload(path, location)
+            return packed
+        except DataError as error:
+            again = f"Then: hotfire upload {self.job.training_job_name}"
+            raise DataError(error.what, do=f"{error.do.rstrip('.')}. {again}") from error
 
-    def _tree(
-        self, uri: str, location: Location, sources: Sequence[tuple[str, Path]]
-    ) -> Packed | None:
-        name = uri.rstrip("/").rpartition("/")[2]
-        path = location.path if isinstance(location, LocalLocation) else self.staging / name
-        packed = lay(sources, path, self.observer)
-        if packed is not None and isinstance(location, S3Location):
-            for file in sorted(one for one in path.rglob("*") if one.is_file()):
-                key = location.key + file.relative_to(path).as_posix()
-                self._upload(file, S3Location(location.bucket, key))
-            shutil.rmtree(path)
-        return packed
-
-    def _upload(self, source: Path, to: S3Location) -> None:
+    def _upload(self, path: Path, to: S3Location) -> None:
+        """An archive, or every file of a directory; what has arrived goes, so that the rest can be sent later."""
         key = self.job.output_data_config.kms_key_id
-        self.s3.upload(source, to, self.observer, f"upload {source.name}", kms_key_id=key)
+        # Links first: their targets go once they have been sent.
+        files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
+        for file in sorted(files, key=lambda one: (not one.is_symlink(), one)):
+            inside = "" if file == path else file.relative_to(path).as_posix()
+            target = S3Location(to.bucket, to.key + inside)
+            self.s3.upload(file, target, self.observer, f"upload {file.name}", kms_key_id=key)
+            if not file.is_symlink():
+                file.unlink()
+        if path.is_dir():
+            shutil.rmtree(path)
 
 
 def pack(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from hotfire.runtime.status import SecondaryStatus
+
+if TYPE_CHECKING:
+    from hotfire.runtime.observe.metrics import MetricPoint
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +60,14 @@ class Sample:
     disk_bytes: int | None = None
 
 
-Event = LogChunk | Transition | Note | Progress | Sample
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metrics:
+    """Values that MetricDefinitions took from one chunk of a host's log."""
+
+    points: Sequence[MetricPoint]
+
+
+Event = LogChunk | Transition | Note | Progress | Sample | Metrics
 Observer = Callable[[Event], None]
 
 

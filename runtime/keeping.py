@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from hotfire.runtime.backend import Mount, MountMode
 from hotfire.runtime.events import Observer
 from hotfire.runtime.layout import ML_ROOT, HostDir
 from hotfire.runtime.spec import CheckpointConfig, TrainingJob
 from hotfire.runtime.storage import Locations
+
+if TYPE_CHECKING:
+    from hotfire.runtime.sync import Sync
 
 
 def directory_of(config: CheckpointConfig, host: HostDir) -> Path:
@@ -32,10 +36,22 @@ def mounts(job: TrainingJob, host: HostDir) -> tuple[Mount, ...]:
     return (Mount(source=source, target=target, mode=MountMode.READ_WRITE),)
 
 
+class Kept:
+    """The checkpoints of an attempt's hosts while they are kept."""
+
+    def __init__(self, syncs: Sequence[Sync] = ()) -> None:
+        self._syncs = syncs
+
+    def lose(self) -> None:
+        """The hosts have vanished, and with them what was not uploaded: the block ends without a last upload."""
+        for one in self._syncs:
+            one.abandon()
+
+
 @contextlib.contextmanager
 def kept(
     job: TrainingJob, dirs: Mapping[str, HostDir], locations: Locations, observer: Observer
-) -> Iterator[None]:
+) -> Iterator[Kept]:
     """Every host starts with what the destination holds, and its changes are uploaded until the block has ended.
 
     Raises:
@@ -43,7 +59,7 @@ def kept(
     """
     config = job.checkpoint_config
     if config is None:
-        yield
+        yield Kept()
         return
     # Only jobs with checkpoints pay for these.
     from hotfire.runtime import checkpoints
@@ -53,7 +69,11 @@ def kept(
     directories = [directory_of(config, host) for host in dirs.values()]
     known = checkpoints.restore(location, directories, observer)
     with ExitStack() as undo:
-        for directory, restored in zip(directories, known, strict=True):
-            destination = checkpoints.destination(location)
-            undo.enter_context(Sync(directory, destination, observer, known=restored))
-        yield
+        yield Kept(
+            [
+                undo.enter_context(
+                    Sync(directory, checkpoints.destination(location), observer, known=restored)
+                )
+                for directory, restored in zip(directories, known, strict=True)
+            ]
+        )

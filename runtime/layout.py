@@ -100,6 +100,11 @@ class HostDir:
         return self.root / "log"
 
     @property
+    def samples(self) -> Path:
+        """What the host used, a row of CSV about every second."""
+        return self.root / "samples.csv"
+
+    @property
     def home(self) -> Path:
         return self.root / "home"
 

@@ -46,22 +46,18 @@ class Play:
     """What the service would do.
 
     ``refusal`` is raised by CreateTrainingJob, and there is no job. Otherwise the record moves through ``steps``; then
-    the job ends with ``outcome``, the last step being its terminal status, or runs as usual from Starting on when
-    ``outcome`` is None. ``trained`` says whether TrainingStartTime is set, which is when Downloading begins
-    (contract 5.8).
+    the job ends with ``outcome``, or runs as usual from Starting on when that is None.
     """
 
     refusal: HotfireError | None = None
     steps: tuple[Step, ...] = ()
     outcome: Outcome | None = None
-    trained: bool = False
 
 
 _STARTING = (
     Step(status=_S.STARTING, message="Starting the training job"),
     Step(status=_S.STARTING, message="Launching requested ML instances"),
 )
-_FAILED = Step(status=_S.FAILED, message="Training job failed")
 
 
 def play(rehearsal: Rehearsal, job: TrainingJob) -> Play:
@@ -84,12 +80,9 @@ def _capacity(job: TrainingJob) -> Play:
     waiting = (*_STARTING, Step(status=_S.STARTING, message=message))
     if not job.enable_managed_spot_training:
         reason = Outcome(status=_S.FAILED, failure_reason=NO_CAPACITY)
-        return Play(steps=(*waiting, _FAILED), outcome=reason)
-    ending = (
-        Step(status=_S.STOPPING, message="Stopping the training job"),
-        Step(status=_S.MAX_WAIT_TIME_EXCEEDED, message="Training job wait time exceeded"),
-    )
-    return Play(steps=(*waiting, *ending), outcome=Outcome(status=_S.MAX_WAIT_TIME_EXCEEDED))
+        return Play(steps=waiting, outcome=reason)
+    stopping = Step(status=_S.STOPPING, message="Stopping the training job")
+    return Play(steps=(*waiting, stopping), outcome=Outcome(status=_S.MAX_WAIT_TIME_EXCEEDED))
 
 
 def _quota(job: TrainingJob) -> HotfireError:
@@ -110,7 +103,6 @@ def _download_error(job: TrainingJob) -> Play:
         *_STARTING,
         Step(status=_S.STARTING, message="Preparing the instances for training"),
         Step(status=_S.DOWNLOADING, message="Downloading input data"),
-        _FAILED,
     )
     outcome = Outcome(status=_S.FAILED, failure_reason=DOWNLOAD_FAILED.format(uri=uri)[:1024])
-    return Play(steps=steps, outcome=outcome, trained=True)
+    return Play(steps=steps, outcome=outcome)

@@ -28,9 +28,12 @@ from hotfire.runtime.events import Event, LogChunk, Note, Observer, Transition
 from hotfire.runtime.hosts import started
 from hotfire.runtime.layout import HostDir, JobDir
 from hotfire.runtime.observe.logs import LogPump
-from hotfire.runtime.observe.resources import PeakMemory, tree_bytes
+from hotfire.runtime.observe.nvml import Nvml
+from hotfire.runtime.observe.patterns import Engine
+from hotfire.runtime.observe.samples import Sampler
 from hotfire.runtime.outcome import HostExit, StopCause
-from hotfire.runtime.spec import TrainingJob
+from hotfire.runtime.rehearse import Rehearsal
+from hotfire.runtime.spec import InputMode, S3DataSource, TrainingJob
 from hotfire.runtime.status import JobRecord, SecondaryStatus, utc_now
 from hotfire.runtime.storage import Locations
 from hotfire.runtime.store import read_record, write_record
@@ -49,6 +52,10 @@ class Preparation:
     network: str
     spot_discount: float = 0.0
     """Share of the price that managed spot training saves; 0 on demand."""
+    regex: Engine = Engine.RE2
+    """What searches the log for metrics."""
+    rehearsal: Rehearsal | None = None
+    """The trouble of the service that the job is to meet."""
     passed: Mapping[str, str] = field(default_factory=dict)
     """Variables handed to the hosts by value from the caller's environment: never written to disk."""
 
@@ -161,19 +168,25 @@ def _run_hosts(
         with control.interruptible():
             feeds = undo.enter_context(channels.materialise(prepared.inputs, journal, dirs))
             write_files(planned)
-            undo.enter_context(keeping.kept(job, dirs, prepared.locations, journal))
+            checkpoints = undo.enter_context(keeping.kept(job, dirs, prepared.locations, journal))
 
         journal.move(
             SecondaryStatus.TRAINING, "Training image download completed. Training in progress."
         )
         watch = Watch(control, limits, journal, feeds)
+        for directory in dirs.values():
+            undo.callback(directory.pid.unlink, missing_ok=True)
         specs = [with_values(host.spec, prepared.passed) for host in planned]
         containers = undo.enter_context(
             started(session, specs, lambda one: write_pid(one, dirs[one.host].pid))
         )
-        memory = undo.enter_context(PeakMemory(containers))
-        with LogPump({host: dirs[host].log for host in hosts}, journal):
+        with (
+            sampler(prepared, dirs, session.places, containers) as used,
+            LogPump({host: dirs[host].log for host in hosts}, journal),
+        ):
             exits = watch.until_ended(containers)
+        if watch.abrupt:
+            checkpoints.lose()
         feeds.check()
         exits = tuple(
             replace(end, failure=read_failure(dirs[end.host].ml.failure)) for end in exits
@@ -181,10 +194,9 @@ def _run_hosts(
         receipt: dict[str, Any] = {
             "attempt": number,
             "exit_codes": {end.host: end.exit_code for end in exits},
-            "peak_memory_bytes": {
-                one.host: max(memory.peak[one.host], one.max_rss_bytes or 0) for one in containers
+            "resources": {
+                one.host: used.summary(one.host, one.max_rss_bytes) for one in containers
             },
-            "disk_bytes": {host: tree_bytes(dirs[host].root) for host in hosts},
         }
         ended(
             Attempted(
@@ -197,16 +209,50 @@ def _run_hosts(
         )
 
 
-def collect(prepared: Preparation, number: int, journal: Journal) -> dict[str, Any]:
+def sampler(
+    prepared: Preparation,
+    dirs: Mapping[str, HostDir],
+    places: Mapping[str, Place],
+    containers: Sequence[Container],
+) -> Sampler:
+    """What samples the hosts of an attempt. A File channel from S3 counts: the service copies it to the volume."""
+    files = [
+        one
+        for one in prepared.inputs
+        if one.channel.input_mode is InputMode.FILE
+        and isinstance(one.channel.data_source, S3DataSource)
+    ]
+    return Sampler(
+        containers,
+        folders={host: directory.root for host, directory in dirs.items()},
+        inputs={
+            host: [mount.source for one in files for mount in one.mounts(host, place.ml_root)]
+            for host, place in places.items()
+        },
+        files={host: directory.samples for host, directory in dirs.items()},
+        gpus=Nvml.open(),
+    )
+
+
+def collect(
+    job: TrainingJob,
+    locations: Locations,
+    job_dir: JobDir,
+    number: int,
+    observer: Observer,
+    *,
+    resume: bool = False,
+) -> dict[str, Any]:
     """Pack and upload what the hosts of an attempt left: the artifacts' part of the receipt.
+
+    ``resume``: after an upload that failed, do what is left of it.
 
     Raises:
         DataError: the destination cannot be written; everything that was packed is kept and named.
     """
-    job = prepared.job
-    trees = [(host, journal.job_dir.host(number, host).ml) for host in job.resource_config.hosts]
+    trees = [(host, job_dir.host(number, host).ml) for host in job.resource_config.hosts]
     stored = artifacts.store_outputs(
-        job, trees, prepared.locations, journal.job_dir.artifacts, journal
+        job, trees, locations, job_dir.artifacts, observer, resume=resume
     )
     found = (
         (stored.destinations.model, stored.model),
@@ -236,6 +282,8 @@ class Watch:
         self._began = time.monotonic()
         self.cause: StopCause | None = None
         self.interrupted = False
+        self.abrupt = False
+        """The interruption came without notice: the hosts are lost with what they had not uploaded."""
 
     def until_ended(self, containers: Sequence[Container]) -> tuple[HostExit, ...]:
         """The exits of all hosts in the order in which they ended."""
@@ -291,6 +339,7 @@ class Watch:
             return "MaxWaitTimeInSeconds is over", grace
         if (interruption := self._control.take_interruption(spent)) is not None:
             self.interrupted = True
+            self.abrupt = interruption.notice <= 0
             return "spot interruption", min(interruption.notice, grace)
         return None
 

@@ -27,6 +27,7 @@ from typing import Any
 
 from hotfire.runtime import (
     advice,
+    artifacts,
     channels,
     control,
     credentials,
@@ -59,11 +60,12 @@ from hotfire.runtime.events import Event, Note, Observer, ignore
 from hotfire.runtime.layout import JobDir, cache_home, hotfire_home
 from hotfire.runtime.observe import patterns
 from hotfire.runtime.observe.logs import LogPump
-from hotfire.runtime.observe.resources import tree_bytes
+from hotfire.runtime.observe.samples import Usage, read_samples, summary_of, tree_bytes
+from hotfire.runtime.rehearse import Rehearsal, play
 from hotfire.runtime.spec import TrainingJob
 from hotfire.runtime.status import JobRecord, SecondaryStatus, TrainingJobStatus, utc_now
 from hotfire.runtime.storage import Locations
-from hotfire.runtime.store import JobLock, Store
+from hotfire.runtime.store import JobLock, Store, read_record, write_record
 
 DEFAULT_REGION = "us-east-1"
 
@@ -98,8 +100,6 @@ class Surroundings:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
 def remove_containers(job_dir: JobDir, environ: Mapping[str, str]) -> None:
     """Containers run on when their supervisor is killed: remove those that nobody owns, and note which were this job's."""
     with contextlib.suppress(OSError, ValueError):
@@ -114,6 +114,8 @@ def remove_containers(job_dir: JobDir, environ: Mapping[str, str]) -> None:
                     out.write(f"removed the container {one.name}, which the supervisor had left\n")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Options:
     """What the caller chooses beside the request. Kept in ``options.json``, so that a job can be looked at again."""
 
     backend: str = "process"
@@ -127,6 +129,10 @@ def remove_containers(job_dir: JobDir, environ: Mapping[str, str]) -> None:
     """Seconds between SIGTERM and SIGKILL (contract 5.4)."""
     interrupt_after: str = ""
     """Rehearse a spot interruption: a time (90s) or a text of the log (step 40)."""
+    rehearse: str = ""
+    """The trouble of the service to play: a :class:`hotfire.runtime.rehearse.Rehearsal`."""
+    regex: str = "re2"
+    """What searches the log for metrics: a :class:`hotfire.runtime.observe.patterns.Engine`."""
     spot_discount: float = 0.7
     """Share of the price that managed spot training is assumed to save; the bill's own rule is the provider's."""
     shm_bytes: int | None = None
@@ -150,6 +156,8 @@ def remove_containers(job_dir: JobDir, environ: Mapping[str, str]) -> None:
             "pass_names": list(self.pass_names),
             "grace": self.grace,
             "interrupt_after": self.interrupt_after,
+            "rehearse": self.rehearse,
+            "regex": self.regex,
             "spot_discount": self.spot_discount,
             "shm_bytes": self.shm_bytes,
             "limits": self.limits,
@@ -290,9 +298,10 @@ def prepare(
     job = request.parse(raw, region=around.region, cache_dir=around.cache)
     if refusals := request.not_yet(job):
         raise UnsupportedError(refusals[0], do="\n       ".join(refusals[1:]))
-    definitions = job.algorithm_specification.metric_definitions
-    if definitions and (faults := patterns.check(definitions)):
-        raise ValidationError(" ".join(faults), do="Correct the metric's regular expression.")
+    engine = patterns.Engine(options.regex)
+    if definitions := job.algorithm_specification.metric_definitions:
+        for text in patterns.check(definitions, engine):
+            observer(Note(text=text, warning=True))
     base, passed = hostenv.taken_over(around.environ, options.pass_names)
     if passed:
         observer(Note(text="passed on from this environment: " + ", ".join(sorted(passed))))
@@ -342,6 +351,8 @@ def prepare(
         code=code,
         network=options.network,
         spot_discount=options.spot_discount if job.enable_managed_spot_training else 0.0,
+        regex=engine,
+        rehearsal=Rehearsal(options.rehearse) if options.rehearse else None,
         passed=passed,
     )
 
@@ -383,7 +394,14 @@ def create(
     *,
     replace_existing: bool = False,
 ) -> tuple[JobDir, JobLock]:
-    """Reserve the name; the caller holds the job and must supervise it or hand the lock on."""
+    """Reserve the name; the caller holds the job and must supervise it or hand the lock on.
+
+    Raises:
+        ResourceInUse: the name is taken.
+        ResourceLimitExceeded: that is being rehearsed.
+    """
+    if prepared.rehearsal is not None and (no := play(prepared.rehearsal, prepared.job).refusal):
+        raise no
     if replace_existing:
         with contextlib.suppress(ResourceNotFound):
             delete(prepared.job.training_job_name, around)
@@ -420,7 +438,7 @@ def remembered(name: str, around: Surroundings) -> tuple[dict[str, Any], Options
     """The request and the options of an earlier job."""
     path = around.store.open(name).options
     options = Options.from_json(json.loads(path.read_text(encoding="utf-8")))
-    return around.store.request(name), replace(options, interrupt_after="")
+    return around.store.request(name), replace(options, interrupt_after="", rehearse="")
 
 
 def next_name(name: str, around: Surroundings) -> str:
@@ -780,6 +798,32 @@ def delete(name: str, around: Surroundings) -> None:
         pass
 
 
+def upload(name: str, around: Surroundings, observer: Observer = ignore) -> list[str]:
+    """Bring to S3OutputPath what an upload that failed, or a supervisor that died, left here; the URIs.
+
+    The job's status stays what it was. Nothing is left to do for a job whose artifacts were stored.
+
+    Raises:
+        ResourceInUse: the job is in progress.
+        DataError: it failed again; what is left is kept, for another try.
+    """
+    around.store.record(name)  # made true first
+    with around.store.holding(name, "uploaded") as job_dir:
+        record = read_record(job_dir)
+        if "artifacts" in record.receipt or not (attempts := job_dir.attempts()):
+            return []
+        job = request.parse(
+            around.store.request(name), region=around.region, cache_dir=around.cache
+        )
+        _, options = remembered(name, around)
+        locations = Locations.parse(options.maps, around.cwd)
+        found = runner.collect(job, locations, job_dir, attempts[-1], observer, resume=True)
+        to = artifacts.destinations(job).model
+        receipt = {**record.receipt, "artifacts": found["artifacts"]}
+        write_record(job_dir, replace(record, receipt=receipt, s3_model_artifacts=to))
+    return [one["uri"] for one in found["artifacts"]]
+
+
 def older_than(age: str, around: Surroundings) -> list[str]:
     """Names of the jobs that ended longer ago than ``age``: a number and one of s, m, h, d.
 
@@ -827,6 +871,27 @@ def hosts_of(asked: Mapping[str, Any]) -> list[str]:
     config = asked["ResourceConfig"]
     groups = config.get("InstanceGroups") or [config]
     return [f"algo-{n + 1}" for n in range(sum(group["InstanceCount"] for group in groups))]
+
+
+def resource_samples(name: str, around: Surroundings) -> dict[str, list[Usage]]:
+    """What each host of a job used, over all attempts; hosts without a sample are left out."""
+    job_dir = around.store.open(name)
+    found = {
+        host: [
+            row
+            for attempt in job_dir.attempts()
+            for row in read_samples(job_dir.host(attempt, host).samples)
+        ]
+        for host in hosts_of(around.store.request(name))
+    }
+    return {host: rows for host, rows in found.items() if rows}
+
+
+def resource_summaries(name: str, around: Surroundings) -> dict[str, dict[str, Any]]:
+    """Peaks and means of each host: of the last attempt once the job has ended, else of what was seen until now."""
+    if known := around.store.record(name).receipt.get("resources"):
+        return dict(known)
+    return {host: summary_of(rows) for host, rows in resource_samples(name, around).items()}
 
 
 def read_logs(

@@ -219,8 +219,8 @@ class Store:
         return dict(json.loads(self.open(name).request.read_text(encoding="utf-8")))
 
     @contextlib.contextmanager
-    def removing(self, name: str) -> Iterator[JobDir]:
-        """Hold the job while the caller looks at what it leaves; delete it, and free its name, afterwards.
+    def holding(self, name: str, verb: str) -> Iterator[JobDir]:
+        """Keep everybody else from a job without a supervisor while it is changed. ``verb``: deleted, uploaded.
 
         Raises:
             ResourceNotFound: no such job.
@@ -230,17 +230,28 @@ class Store:
         lock = JobLock.take(job_dir.lock)
         if lock is None:
             raise ResourceInUse(
-                f"training job {name} is in progress and cannot be deleted.",
+                f"training job {name} is in progress and cannot be {verb}.",
                 do=f"Stop it first: hotfire stop {name}",
             )
         try:
+            yield job_dir
+        finally:
+            lock.close()
+
+    @contextlib.contextmanager
+    def removing(self, name: str) -> Iterator[JobDir]:
+        """Hold the job while the caller looks at what it leaves; delete it, and free its name, afterwards.
+
+        Raises:
+            ResourceNotFound: no such job.
+            ResourceInUse: the job is not terminal (contract 9.2).
+        """
+        with self.holding(name, "deleted") as job_dir:
             yield job_dir
             # Renamed first, so that a deletion that is cut short never leaves half a job under its name.
             doomed = self.jobs / f".gone-{os.getpid()}-{name}"
             job_dir.root.rename(doomed)
             remove_tree(doomed)
-        finally:
-            lock.close()
 
     def sweep(self) -> None:
         """Remove what an interrupted ``create`` or ``delete`` left."""
@@ -260,6 +271,8 @@ def _tidy(job_dir: JobDir) -> None:
         if not (scratch / STALE_MARK).exists():
             with contextlib.suppress(OSError):
                 remove_tree(scratch)
+    for pid in job_dir.root.glob("attempts/*/*/pid"):
+        pid.unlink(missing_ok=True)
     for left in job_dir.root.glob(f".{job_dir.record.name}.*"):
         left.unlink(missing_ok=True)
 

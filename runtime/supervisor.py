@@ -11,19 +11,19 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hotfire.runtime import artifacts, outcome, runner
+from hotfire.runtime import artifacts, outcome, rehearse, runner
 from hotfire.runtime.control import Control, StopAsked, Trigger
 from hotfire.runtime.errors import DataError, HotfireError, PlatformError
-from hotfire.runtime.events import Event, Note, Observer, ignore
+from hotfire.runtime.events import Event, Metrics, Note, Observer, ignore
 from hotfire.runtime.layout import JobDir
 from hotfire.runtime.observe.metric_files import PointFile, write_statistics
-from hotfire.runtime.observe.metrics import Scraper, final_metrics, nowhere
+from hotfire.runtime.observe.metrics import MetricPoint, Scraper, Sink, final_metrics, nowhere
 from hotfire.runtime.outcome import Outcome
 from hotfire.runtime.runner import Journal, Limits, Preparation
 from hotfire.runtime.status import JobRecord, SecondaryStatus
@@ -56,7 +56,9 @@ def supervise(
         with signals(control), ExitStack() as undo:
             definitions = prepared.job.algorithm_specification.metric_definitions
             sink = undo.enter_context(PointFile(job_dir.points)) if definitions else nowhere
-            scraper = Scraper(definitions=definitions, sink=sink)
+            scraper = Scraper(
+                definitions=definitions, sink=telling(sink, observer), engine=prepared.regex
+            )
             journal = Journal(job_dir, control, both(observer, scraper))
             decided, receipt = conclude(prepared, journal, control)
             scraper.close()
@@ -80,6 +82,16 @@ def summarise(scraper: Scraper, job_dir: JobDir) -> list[str]:
         # A full disk must not keep the job from its end; DescribeTrainingJob has the last values.
         found.append(f"the statistics of the metrics could not be written: {error.strerror}")
     return found
+
+
+def telling(sink: Sink, observer: Observer) -> Sink:
+    """A sink that also tells ``observer``."""
+
+    def take(points: Sequence[MetricPoint]) -> None:
+        sink(points)
+        observer(Metrics(points=points))
+
+    return take
 
 
 def both(first: Observer, second: Observer) -> Observer:
@@ -141,6 +153,8 @@ def run_job(
     prepared: Preparation, journal: Journal, control: Control
 ) -> tuple[Outcome, dict[str, Any]]:
     """Attempts until one ends by itself or the limits are reached; then the artifacts of the last one."""
+    if prepared.rehearsal is not None and (found := rehearse_trouble(prepared, journal, control)):
+        return found, {}
     began = time.monotonic()
     spent = 0.0
     retries = prepared.job.maximum_retry_attempts
@@ -176,7 +190,9 @@ def run_job(
         decided = replace(decided, warnings=(*decided.warnings, full))
     trouble = [attempted.trouble] if attempted.trouble is not None else []
     try:
-        receipt |= runner.collect(prepared, number, journal)
+        receipt |= runner.collect(
+            prepared.job, prepared.locations, journal.job_dir, number, journal
+        )
     except DataError as error:
         trouble.append(error)
     for one in trouble:
@@ -186,6 +202,20 @@ def run_job(
         reason = failed_reason(trouble[0])
         decided = replace(decided, status=SecondaryStatus.FAILED, failure_reason=reason)
     return decided, receipt
+
+
+def rehearse_trouble(prepared: Preparation, journal: Journal, control: Control) -> Outcome | None:
+    """Play the trouble that ``--rehearse`` asks for; how it ends the job, or None if the job goes on."""
+    assert prepared.rehearsal is not None
+    played = rehearse.play(prepared.rehearsal, prepared.job)
+    journal(Note(text=f"--rehearse {prepared.rehearsal}: what follows is played", warning=True))
+    for step in played.steps:
+        begun = step.status is SecondaryStatus.DOWNLOADING
+        first = {"training_start_time": journal.now()} if begun else {}
+        journal.move(step.status, step.message, **first)
+        if step.status is not SecondaryStatus.STOPPING:
+            control.wait(RESTART_SECONDS)
+    return played.outcome
 
 
 def limits_of(prepared: Preparation, spent: float, waited: float) -> Limits:

@@ -157,9 +157,11 @@ class Sync:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        failure = None
         try:
             self._watcher.stop()
-            failure = self._flush()
+            if not self._over:
+                failure = self._flush()
         finally:
             with self._more:
                 self._over = True
@@ -170,6 +172,12 @@ class Sync:
             raise failure
         if failure is not None:
             self._observer(Note(text=f"{failure.what}. {failure.do}", warning=True))
+
+    def abandon(self) -> None:
+        """Transfer nothing more: leaving the ``with`` then flushes nothing."""
+        with self._more:
+            self._over = True
+            self._more.notify_all()
 
     # What the watcher says, into the ledger.
 

@@ -22,6 +22,7 @@ _COMMANDS = {
     "interrupt": ("hotfire.entrypoints.cli.jobs", "interrupt"),
     "retry": ("hotfire.entrypoints.cli.run", "retry"),
     "stop": ("hotfire.entrypoints.cli.jobs", "stop"),
+    "upload": ("hotfire.entrypoints.cli.jobs", "upload"),
     "delete": ("hotfire.entrypoints.cli.jobs", "delete"),
     "data": ("hotfire.entrypoints.cli.data", "data"),
     "cache": ("hotfire.entrypoints.cli.cache", "cache"),

@@ -1,4 +1,4 @@
-"""``hotfire describe``, ``logs``, ``ps``, ``stop`` and ``delete``: jobs that exist."""
+"""``hotfire describe``, ``logs``, ``ps``, ``stop``, ``upload``, ``delete``: jobs that exist."""
 
 from __future__ import annotations
 
@@ -109,6 +109,25 @@ def interrupt(name: str, notice: float, abrupt: bool) -> None:
 
     service.interrupt(name, service.Surroundings.here(), 0.0 if abrupt else notice)
     click.echo(f"{name} is being interrupted; hotfire logs -f {name} shows the restart.", err=True)
+
+
+@click.command(short_help="Send the artifacts of a job whose upload failed.")
+@click.argument("name")
+def upload(name: str) -> None:
+    """Bring the model and the output of ended job NAME to its S3OutputPath, from where an upload failed.
+
+    Also for a job whose supervisor was killed. The job's status does not change.
+    """
+    from hotfire.entrypoints.cli.show import Console
+    from hotfire.runtime import service
+
+    console = Console((), logs_to_stderr=True, quiet=False)
+    found = service.upload(name, service.Surroundings.here(), console)
+    console.close()
+    for uri in found:
+        click.echo(uri)
+    if not found:
+        click.echo(f"{name} has nothing left to upload.", err=True)
 
 
 @click.command(short_help="Delete finished jobs; artifacts stay.")

@@ -1,29 +1,100 @@
-"""``hotfire metrics``: what MetricDefinitions took from a job's log."""
+"""``hotfire metrics``: what MetricDefinitions took from a job's log, and what its hosts used."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
 
-@click.command(short_help="The values of a job's metrics.")
+@click.command(short_help="The values of a job's metrics, and what its hosts used.")
 @click.argument("name")
 @click.option("--csv", "as_csv", is_flag=True, help="Every value: time, metric, host, value.")
-@click.option("--json", "as_json", is_flag=True, help="Every value and the statistics as JSON.")
-def metrics(name: str, as_csv: bool, as_json: bool) -> None:
+@click.option(
+    "--resources", is_flag=True, help="Every sample of CPU, memory, disk, network and GPU, as CSV."
+)
+@click.option("--json", "as_json", is_flag=True, help="Every value and all statistics as JSON.")
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.png",
+    help="Draw metrics and resources.",
+)
+@click.option(
+    "--tensorboard",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write the metrics as event files, a run per host.",
+)
+def metrics(
+    name: str,
+    as_csv: bool,
+    resources: bool,
+    as_json: bool,
+    plot: Path | None,
+    tensorboard: Path | None,
+) -> None:
     """Show the metrics of job NAME, also while it runs."""
+    from hotfire.runtime import service
+    from hotfire.runtime.observe import metric_files, samples
+
+    around = service.Surroundings.here()
+    points = metric_files.read_points(around.store.open(name).points)
+    if as_csv:
+        metric_files.to_csv(points, sys.stdout)
+    elif resources:
+        samples.to_csv(service.resource_samples(name, around), sys.stdout)
+    elif plot is not None or tensorboard is not None:
+        known = list(points)
+        if plot is not None:
+            from hotfire.runtime.observe.plot import metric_panels, png, usage_panels
+
+            used = usage_panels(service.resource_samples(name, around))
+            with writing(plot):
+                plot.write_bytes(png(metric_panels(known) + used))
+        if tensorboard is not None:
+            from hotfire.runtime.observe.tensorboard import write_events
+
+            with writing(tensorboard):
+                write_events(known, tensorboard)
+    else:
+        show(name, as_json)
+
+
+def show(name: str, as_json: bool) -> None:
+    """A table for people, all of it for programs."""
+    from hotfire.entrypoints.cli.show import usage
     from hotfire.runtime import service
     from hotfire.runtime.observe import metric_files
 
-    job_dir = service.Surroundings.here().store.open(name)
-    points = metric_files.read_points(job_dir.points)
-    if as_csv:
-        metric_files.to_csv(points, sys.stdout)
-        return
-    statistics = metric_files.read_statistics(job_dir.statistics)
+    around = service.Surroundings.here()
+    job_dir = around.store.open(name)
+    statistics = metric_files.known_statistics(job_dir.statistics, job_dir.points)
+    summaries = service.resource_summaries(name, around)
     if as_json:
-        click.echo(json.dumps(metric_files.to_json(points, statistics), indent=2))
+        answer = metric_files.to_json(metric_files.read_points(job_dir.points), statistics)
+        click.echo(json.dumps({**answer, "Resources": summaries}, indent=2))
         return
-    click.echo(metric_files.table(statistics))
+    if statistics:
+        click.echo(metric_files.table(statistics), nl=False)
+    volume = around.store.request(name)["ResourceConfig"].get("VolumeSizeInGB", 0)
+    for host, one in summaries.items():
+        click.echo(f"{host}: {usage(one, volume)}")
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say where the result is, or why there is none."""
+    from hotfire.runtime.errors import ValidationError
+
+    try:
+        yield
+    except OSError as error:
+        raise ValidationError(
+            f"{path} cannot be written: {error.strerror}.", do="Choose another place."
+        ) from error
+    click.echo(f"wrote {path}", err=True)

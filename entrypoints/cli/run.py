@@ -35,6 +35,8 @@ LOCAL = frozenset(
         "source_dir",
         "detach",
         "interrupt_after",
+        "rehearse",
+        "regex",
         "spot_discount",
     ]
 )
@@ -85,6 +87,13 @@ LOCAL = frozenset(
 @click.option(
     "--metric", "metrics", multiple=True, metavar="NAME=REGEX", help="MetricDefinition; repeatable."
 )
+@click.option(
+    "--regex",
+    type=click.Choice(["re2", "python"]),
+    default="re2",
+    show_default=True,
+    help="python: look-around and back-references, under a time limit.",
+)
 @click.option("--use-spot", is_flag=True, help="Managed spot training; needs --max-wait.")
 @click.option("--max-wait", type=int, metavar="SECONDS", help="MaxWaitTimeInSeconds.")
 @click.option(
@@ -106,6 +115,11 @@ LOCAL = frozenset(
 @click.option("--output", help="S3OutputPath: directory or s3:// (default: ./hotfire-out).")
 @click.option(
     "--map", "maps", multiple=True, metavar="s3://...=DIR", help="Read DIR for that prefix."
+)
+@click.option(
+    "--rehearse",
+    type=click.Choice(["capacity", "quota", "unhealthy-host", "download-error"]),
+    help="Play this trouble of the service, with its messages and its end.",
 )
 @click.option(
     "--backend", type=click.Choice(["process", "docker"]), default="process", show_default=True
@@ -229,6 +243,8 @@ def options_of(flags: dict[str, Any], around: Any) -> Any:
         data_rules=flags["data_rules"],
         input_bandwidth=flags["input_bandwidth"] or "",
         interrupt_after=flags["interrupt_after"] or "",
+        rehearse=flags["rehearse"] or "",
+        regex=flags["regex"],
         spot_discount=flags["spot_discount"],
         pass_names=tuple(name for name in flags["env"] if "=" not in name),
         shm_bytes=bytes_of(flags["shm_size"]),

@@ -11,11 +11,14 @@ from typing import Any
 
 import click
 
-from hotfire.runtime.events import Event, LogChunk, Note, Progress, Transition
+from hotfire.runtime.events import Event, LogChunk, Metrics, Note, Progress, Transition
 from hotfire.runtime.observe.logs import LogPrinter
+from hotfire.runtime.trees import printable
 
 _COLORS = {"Completed": "green", "Failed": "red", "Stopped": "yellow"}
 PROGRESS_AFTER_SECONDS = 2.0
+METRICS_SECONDS = 2.0
+"""Least time between two lines about metrics."""
 
 
 def styled(text: str, **style: Any) -> str:
@@ -44,6 +47,9 @@ class Console:
         self._lock = threading.Lock()
         self._bars: dict[str, float] = {}
         self._bar_shown = False
+        self._several = len(hosts) > 1
+        self._metrics: dict[str, float] = {}
+        self._metrics_at = float("-inf")
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -61,6 +67,8 @@ class Console:
                 self._say(f"{styled('note:', dim=True)} {event.text}")
             case Progress():
                 self._progress(event)
+            case Metrics():
+                self._measured(event)
             case _:
                 pass
 
@@ -82,6 +90,20 @@ class Console:
                 click.echo(err=True)
                 self._bar_shown = False
             click.echo(line, err=True)
+
+    def _measured(self, event: Metrics) -> None:
+        """For a person who watches: what is new, in one line now and then. A script's log has the values anyway."""
+        if not sys.stderr.isatty():
+            return
+        for point in event.points:
+            host = f" ({point.host})" if self._several else ""
+            self._metrics[printable(point.name) + host] = point.value
+        now = time.monotonic()
+        if now - self._metrics_at >= METRICS_SECONDS:
+            self._metrics_at = now
+            values = ", ".join(f"{name} = {value:.6g}" for name, value in self._metrics.items())
+            self._metrics.clear()
+            self._say(f"{styled('metric:', fg='cyan')} {values}")
 
     def _progress(self, event: Progress) -> None:
         """A live line on a terminal, a line every two seconds elsewhere; nothing for what is quick."""
@@ -119,12 +141,9 @@ def receipt(described: dict[str, Any], facts: dict[str, Any], samples_per_second
         lines += [f"             {line}" for line in spot_lines(described, seconds)]
     for metric in facts.get("metrics", []):
         lines.append(f"  metric     {metric['MetricName']} = {metric['Value']:g}")
-    if peak := facts.get("peak_memory_bytes"):
-        disk = facts.get("disk_bytes", {})
-        shown = ", ".join(
-            f"{host} {size(peak[host])} memory, {size(disk.get(host, 0))} disk" for host in peak
-        )
-        lines.append(f"  peak       {shown}")
+    volume = described["ResourceConfig"].get("VolumeSizeInGB", 0)
+    for host, used in facts.get("resources", {}).items():
+        lines.append(f"  used       {host} {usage(used, volume)}")
     for artifact in facts.get("artifacts", []):
         lines.append(f"  artifact   {artifact['uri']} ({size(artifact['bytes'])})")
         for name, count in artifact["largest"]:
@@ -132,6 +151,33 @@ def receipt(described: dict[str, Any], facts: dict[str, Any], samples_per_second
     for warning in facts.get("warnings", []):
         lines.append(f"  {styled('warning', fg='yellow')}    {warning}")
     return "\n".join(lines)
+
+
+def usage(used: dict[str, Any], volume_gb: int) -> str:
+    """What one host used, in the service's units: CPU is 0 to 100 x vCPUs, the volume is in GiB."""
+    found = [f"memory {size(used['memory_bytes_peak'])}"]
+    if used.get("cpu_percent_peak"):
+        found.insert(
+            0, f"CPU {used['cpu_percent_mean']:.0f} % (peak {used['cpu_percent_peak']:.0f})"
+        )
+    if "gpu_percent_peak" in used:
+        found.append(
+            f"GPU {used['gpu_percent_mean']:.0f} % (peak {used['gpu_percent_peak']:.0f}), "
+            f"GPU memory {size(used['gpu_memory_bytes_peak'])}"
+        )
+    if "network_received_bytes" in used:
+        received, sent = used["network_received_bytes"], used["network_sent_bytes"]
+        found.append(f"network {size(received)} in, {size(sent)} out")
+    disk = used.get("disk_bytes_peak", 0)
+    unused = ""
+    if volume_gb:
+        share = 100 * (1 - disk / (volume_gb << 30))
+        unused = (
+            f" of VolumeSizeInGB {volume_gb} ({share:.0f} % unused)"
+            if share >= 0
+            else f", more than VolumeSizeInGB {volume_gb}: the service's disk would have been full"
+        )
+    return ", ".join([*found, f"disk {size(disk)}{unused}"])
 
 
 def spot_lines(described: dict[str, Any], seconds: int) -> list[str]:

@@ -1,7 +1,7 @@
 """The points and statistics of a job on disk, and what is made of them: CSV, JSON, a table.
 
 ``points.csv`` grows while the job runs (``time,metric,host,value``; seconds since the epoch); ``statistics.json``
-is written whole, now and then and at the end.
+is written whole at the end.
 """
 
 from __future__ import annotations
@@ -96,6 +96,28 @@ def read_statistics(path: Path) -> tuple[Statistics, ...]:
     except FileNotFoundError:
         return ()
     return tuple(Statistics.from_json(one) for one in raw)
+
+
+def known_statistics(statistics: Path, points: Path) -> tuple[Statistics, ...]:
+    """Those of an ended job, or what the points of one that runs, or lost its supervisor, tell."""
+    if found := read_statistics(statistics):
+        return found
+    values: dict[str, list[MetricPoint]] = {}
+    for one in read_points(points):
+        values.setdefault(one.name, []).append(one)
+    return tuple(
+        Statistics(
+            name=name,
+            regex="",
+            matches=len(of),
+            values=len(of),
+            last=of[-1].value,
+            last_time=of[-1].time,
+            smallest=min(one.value for one in of),
+            largest=max(one.value for one in of),
+        )
+        for name, of in values.items()
+    )
 
 
 def to_csv(points: Iterator[MetricPoint], out: TextIO) -> None:

@@ -48,7 +48,11 @@ def metric_panels(points: Iterable[MetricPoint]) -> list[Panel]:
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for one in points:
         found.setdefault(one.name, {}).setdefault(one.host, []).append((one.time, one.value))
-    return [Panel(title=name, series=series) for name, series in found.items()]
+    # A host has the same colour in every panel.
+    return [
+        Panel(title=name, series=dict(sorted(series.items(), key=lambda one: (len(one[0]), one))))
+        for name, series in found.items()
+    ]
 
 
 def usage_panels(samples: Mapping[str, Sequence[Usage]]) -> list[Panel]:

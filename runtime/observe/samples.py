@@ -10,7 +10,7 @@ import csv
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -19,7 +19,6 @@ from typing import Any, Protocol, Self, TextIO
 
 from hotfire.runtime.backend import Container
 from hotfire.runtime.events import Observer, Sample, ignore
-from hotfire.runtime.observe.resources import tree_bytes
 
 INTERVAL_SECONDS = 1.0
 DISK_SECONDS = 10.0
@@ -42,7 +41,7 @@ class Usage:
     memory_bytes: int
     """Resident, without pages shared with files: those would count once per process."""
     disk_bytes: int | None
-    """Allocated below the host's directory; measured every :data:`DISK_SECONDS` or less often."""
+    """Of the volume: allocated below the host's directory, every :data:`DISK_SECONDS` or less often, and its inputs."""
     network_received_bytes: int | None
     """Since the host's start, over all interfaces but loopback; only where the host has its own network."""
     network_sent_bytes: int | None
@@ -60,8 +59,8 @@ class Gpus(Protocol):
 class Sampler:
     """Samples every host inside the ``with``; the first sample comes early, for short jobs.
 
-    ``folders`` maps host to the directory whose disk space counts, ``files`` host to the CSV that gets the rows (a
-    second attempt goes on in its own). ``observer`` hears of each as :class:`~hotfire.runtime.events.Sample`. A disk
+    ``folders`` maps host to the directory whose disk space counts, ``inputs`` to what lies elsewhere on this machine and
+    would be on the host's volume, ``files`` to the CSV that gets the rows. ``observer`` hears of each as :class:`~hotfire.runtime.events.Sample`. A disk
     that is full ends the rows, not the job.
     """
 
@@ -70,6 +69,7 @@ class Sampler:
         containers: Sequence[Container],
         *,
         folders: Mapping[str, Path] | None = None,
+        inputs: Mapping[str, Sequence[Path]] | None = None,
         files: Mapping[str, Path] | None = None,
         observer: Observer = ignore,
         gpus: Gpus | None = None,
@@ -83,11 +83,15 @@ class Sampler:
         self._rows: dict[str, _Rows] = {}
         self._thread = threading.Thread(target=self._run, name="hotfire-samples", daemon=True)
         self._meters = {
-            one.host: _Meter(one, (folders or {}).get(one.host), gpus, alone=len(containers) == 1)
+            one.host: _Meter(
+                one,
+                (folders or {}).get(one.host),
+                gpus,
+                inputs=(inputs or {}).get(one.host, ()),
+                alone=len(containers) == 1,
+            )
             for one in containers
         }
-        self.peak: dict[str, int] = {one.host: 0 for one in containers}
-        """Largest memory of each host in bytes."""
         self.summaries: dict[str, Summary] = {one.host: Summary() for one in containers}
         self.seconds = 0.0
         """CPU time that sampling has taken."""
@@ -104,6 +108,15 @@ class Sampler:
     ) -> None:
         self._done.set()
         self._thread.join()
+        for host, meter in self._meters.items():
+            # What was written since the last walk, and by hosts that ended before the first one.
+            self.summaries[host].add_disk(meter.disk())
+
+    def summary(self, host: str, max_rss_bytes: int | None) -> dict[str, Any]:
+        """What ``host`` used; ``max_rss_bytes`` is the kernel's word on a peak that no sample met."""
+        found = self.summaries[host]
+        found.memory_bytes_peak = max(found.memory_bytes_peak, max_rss_bytes or 0)
+        return found.to_json()
 
     def _run(self) -> None:
         with ExitStack() as stack:
@@ -124,7 +137,6 @@ class Sampler:
         usage = self._meters[host].read()
         if usage is None:
             return
-        self.peak[host] = max(self.peak[host], usage.memory_bytes)
         self.summaries[host].add(usage)
         if host in self._rows:
             self._rows[host].write(usage)
@@ -157,8 +169,7 @@ class Summary:
             self.cpu_percent_mean += (usage.cpu_percent - self.cpu_percent_mean) / self._cpu_count
             self.cpu_percent_peak = max(self.cpu_percent_peak, usage.cpu_percent)
         self.memory_bytes_peak = max(self.memory_bytes_peak, usage.memory_bytes)
-        if usage.disk_bytes is not None:
-            self.disk_bytes_peak = max(self.disk_bytes_peak or 0, usage.disk_bytes)
+        self.add_disk(usage.disk_bytes)
         if usage.network_received_bytes is not None:
             self.network_received_bytes = usage.network_received_bytes
             self.network_sent_bytes = usage.network_sent_bytes
@@ -171,6 +182,10 @@ class Summary:
                 self.gpu_memory_bytes_peak or 0, usage.gpu_memory_bytes or 0
             )
 
+    def add_disk(self, used: int | None) -> None:
+        if used is not None:
+            self.disk_bytes_peak = max(self.disk_bytes_peak or 0, used)
+
     def to_json(self) -> dict[str, Any]:
         """What is known, without what is not."""
         found = {one.name: getattr(self, one.name) for one in fields(self) if one.name[0] != "_"}
@@ -181,15 +196,31 @@ class Summary:
         }
 
 
+def summary_of(rows: Iterable[Usage]) -> dict[str, Any]:
+    """The summary of samples that were written down."""
+    found = Summary()
+    for one in rows:
+        found.add(one)
+    return found.to_json()
+
+
 class _Meter:
     """One host's counters from one sample to the next."""
 
     def __init__(
-        self, container: Container, folder: Path | None, gpus: Gpus | None, *, alone: bool
+        self,
+        container: Container,
+        folder: Path | None,
+        gpus: Gpus | None,
+        *,
+        inputs: Sequence[Path],
+        alone: bool,
     ) -> None:
         self._container = container
         self._folder = folder
         self._gpus = gpus
+        self._inputs = inputs
+        self._inputs_bytes: int | None = None
         self._alone = alone
         self._ticks: dict[int, int] = {}
         self._last: float | None = None
@@ -229,10 +260,18 @@ class _Meter:
     def _walk(self, now: float) -> int | None:
         if self._folder is not None and now >= self._disk_at:
             before = time.thread_time()
-            self._disk = tree_bytes(self._folder)
+            self._disk = self.disk()
             cost = time.thread_time() - before
             self._disk_at = now + max(DISK_SECONDS, cost / (BUDGET / 2))
         return self._disk
+
+    def disk(self) -> int | None:
+        """A walk; the inputs, which do not change, are walked over once."""
+        if self._folder is None:
+            return None
+        if self._inputs_bytes is None:
+            self._inputs_bytes = sum(map(tree_bytes, self._inputs))
+        return self._inputs_bytes + tree_bytes(self._folder)
 
 
 def process_usage(pid: int) -> tuple[int, int] | None:
@@ -243,6 +282,30 @@ def process_usage(pid: int) -> tuple[int, int] | None:
         return int(stat[11]) + int(stat[12]), (int(pages[1]) - int(pages[2])) * _PAGE
     except (OSError, IndexError):
         return None
+
+
+def tree_bytes(root: Path) -> int:
+    """Bytes allocated on disk by ``root`` and all below it; other file systems and vanished files are not counted."""
+    try:
+        top = root.stat()
+    except OSError:
+        return 0
+    total, pending = top.st_blocks * 512, [str(root)]
+    while pending:
+        try:
+            entries = list(os.scandir(pending.pop()))
+        except OSError:
+            continue
+        for entry in entries:
+            try:
+                found = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            if found.st_dev == top.st_dev:
+                total += found.st_blocks * 512
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+    return total
 
 
 def own_network(pid: int) -> tuple[int, int] | None:
@@ -323,6 +386,15 @@ def read_samples(path: Path) -> Iterator[Usage]:
             if None in row.values() or row["time"] == "time":
                 continue
             yield Usage(**{name: _number(name, row[name]) for name in COLUMNS})  # type: ignore[arg-type]
+
+
+def to_csv(samples: Mapping[str, Sequence[Usage]], out: TextIO) -> None:
+    """``hotfire metrics NAME --resources``: the host, and the fields of :class:`Usage`."""
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(("host", *COLUMNS))
+    for host, rows in samples.items():
+        for one in rows:
+            writer.writerow((host, *(getattr(one, name) for name in COLUMNS)))
 
 
 def _number(name: str, text: str) -> float | int | None:

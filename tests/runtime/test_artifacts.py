@@ -21,6 +21,7 @@ from hotfire.runtime.artifacts import destinations, lay, pack, store_outputs
 from hotfire.runtime.errors import DataError
 from hotfire.runtime.events import Event, Note, Progress, ignore
 from hotfire.runtime.layout import MlTree
+from hotfire.runtime.s3 import S3
 from hotfire.runtime.spec import (
     AlgorithmSpecification,
     InstanceGroup,
@@ -28,7 +29,7 @@ from hotfire.runtime.spec import (
     ResourceConfig,
     TrainingJob,
 )
-from hotfire.runtime.storage import Locations
+from hotfire.runtime.storage import Locations, S3Location
 from hotfire.runtime.trees import merge
 
 
@@ -455,6 +456,39 @@ class TestStore:
             "p/job-1/output/model/model.bin",
             "p/job-1/output/model/sub/x",
         ]
+
+    def test_what_was_sent_is_not_sent_again(
+        self, tmp_path: Path, trees: Any, s3_environ: Any, s3_bucket: str
+    ) -> None:
+        (trees[0][1].model / "sub" / "link").symlink_to("../model.bin")
+        job = make_job(f"s3://{s3_bucket}/p", "NONE")
+        sent: list[str] = []
+
+        class Failing(S3):
+            def upload(self, source: Path, to: S3Location, *args: Any, **more: Any) -> None:
+                if to.key.endswith("sub/x") and to.key not in sent:
+                    sent.append(to.key)
+                    raise DataError("no connection", do="Check the network.")
+                sent.append(to.key)
+                super().upload(source, to, *args, **more)
+
+        where = job, trees, Locations(), tmp_path / "staging", ignore
+        with pytest.raises(DataError, match="Then: hotfire upload job-1"):
+            store_outputs(*where, s3=Failing())
+        stored = store_outputs(*where, s3=Failing(), resume=True)
+        prefix = "p/job-1/output/"
+        assert [key.removeprefix(prefix) for key in sent] == [
+            "model/sub/link",
+            "model/model.bin",
+            "model/sub/x",
+            "data/log",
+            "model/sub/x",
+            "data/log",
+        ]
+        listed = s3_environ.client().list_objects_v2(Bucket=s3_bucket)["Contents"]
+        assert len(listed) == 4
+        assert stored.model is not None and stored.model.files == 2
+        assert list((tmp_path / "staging").iterdir()) == []
 
     def test_nothing_written_is_nothing_stored(self, tmp_path: Path) -> None:
         trees = [("algo-1", MlTree(tmp_path / "ml"))]

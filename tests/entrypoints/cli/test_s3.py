@@ -76,7 +76,7 @@ def test_from_s3_to_s3(hotfire: Any, bucket: Any) -> None:
 
 
 def test_an_upload_that_fails_keeps_the_archive_and_says_where(hotfire: Any, bucket: Any) -> None:
-    _, name = bucket
+    client, name = bucket
     hotfire.script(
         "import os, boto3\n"
         "open(os.environ['SM_MODEL_DIR'] + '/w', 'w').write('weights')\n"
@@ -88,7 +88,24 @@ def test_an_upload_that_fails_keeps_the_archive_and_says_where(hotfire: Any, buc
     assert described["FailureReason"].startswith("ClientError: ")
     kept = hotfire.home / "jobs" / "lost" / "artifacts" / "model.tar.gz"
     assert kept.is_file()
-    assert str(kept) in result.stderr
+    assert f"{kept}. Then: hotfire upload lost" in result.stderr
+    again = hotfire("upload", "lost")
+    assert (again.returncode, again.stdout) == (1, "")
+    assert "hotfire upload lost" in again.stderr
+    assert kept.is_file()
+
+    client.create_bucket(Bucket=name)
+    before = kept.read_bytes()
+    sent = hotfire("upload", "lost")
+    uri = f"s3://{name}/out/lost/output/model.tar.gz"
+    assert (sent.returncode, sent.stdout) == (0, f"{uri}\n"), sent.stderr
+    stored = client.get_object(Bucket=name, Key="out/lost/output/model.tar.gz")["Body"].read()
+    assert stored == before
+    assert not kept.exists()
+    described = hotfire.describe("lost")
+    assert described["TrainingJobStatus"] == "Failed", "as it ended"
+    assert f"artifact   {uri}" in hotfire("describe", "lost").stdout
+    assert "nothing left to upload" in hotfire("upload", "lost").stderr
 
 
 def test_no_object_is_the_services_refusal(hotfire: Any, bucket: Any) -> None:

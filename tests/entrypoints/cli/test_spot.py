@@ -81,6 +81,35 @@ def test_an_interruption_from_another_terminal(
     eventually(lambda: traces(hotfire.home) == [])
 
 
+# One checkpoint is closed; another one is written to until the end, so that only a last upload could store it.
+GROW = """
+import os, time
+print("finds", sorted(n for n in os.listdir("/opt/ml/checkpoints") if n[0] != "."), flush=True)
+if not os.path.exists("/opt/ml/checkpoints/closed"):
+    open("/opt/ml/checkpoints/closed", "w").close()
+    with open("/opt/ml/checkpoints/open", "w") as out:
+        while True:
+            print("growing", file=out, flush=True)
+            time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("how", ["--notice", "--abrupt"])
+def test_an_abrupt_loss_takes_what_was_not_uploaded(
+    hotfire: Any, how: str, eventually: Callable[[Callable[[], object]], None]
+) -> None:
+    hotfire.script(GROW)
+    words = ("run", "train.py", "--name", "lost", "--checkpoint-s3-uri", "kept", "--detach")
+    assert hotfire(*words, *SPOT).returncode == OK
+    eventually((hotfire.cwd / "kept" / "closed").exists)
+    assert not (hotfire.cwd / "kept" / "open").exists()
+    notice = ("--abrupt",) if how == "--abrupt" else ("--notice", "1")
+    assert hotfire("interrupt", "lost", *notice).returncode == OK
+    assert hotfire("wait", "lost").returncode == OK
+    restored = ["closed"] if how == "--abrupt" else ["closed", "open"]
+    assert f"finds {restored}" in hotfire("logs", "lost").stdout
+
+
 def test_the_limits_are_shared_by_all_attempts(hotfire: Any) -> None:
     hotfire.script("import time\nprint('step 0', flush=True)\ntime.sleep(100)\n")
     result = hotfire(

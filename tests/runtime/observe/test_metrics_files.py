@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hotfire.runtime.observe.metric_files import (
     PointFile,
+    known_statistics,
     read_points,
     read_statistics,
     table,
@@ -185,3 +186,12 @@ def test_tensorboard_files(tmp_path: Path) -> None:
         b"\x09" + struct.pack("<d", 1700000000.25) + b"\x10\x00\x2a\x0d\x0a\x0b" + value
     )
     assert second[9:11] == b"\x10\x01", "the step counts the values of one metric"
+
+
+def test_a_job_without_statistics_is_known_by_its_points(tmp_path: Path) -> None:
+    with PointFile(tmp_path / "points.csv") as sink:
+        sink([MetricPoint(1.0, "a", "algo-1", 3.0), MetricPoint(2.0, "a", "algo-2", -1.0)])
+    (one,) = known_statistics(tmp_path / "statistics.json", tmp_path / "points.csv")
+    assert (one.values, one.last, one.smallest, one.largest) == (2, -1.0, -1.0, 3.0)
+    write_statistics(tmp_path / "statistics.json", [Statistics(name="a", regex="b")])
+    assert known_statistics(tmp_path / "statistics.json", tmp_path / "points.csv")[0].regex == "b"

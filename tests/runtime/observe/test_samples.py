@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
@@ -23,6 +24,8 @@ from hotfire.runtime.observe.samples import (
     own_network,
     process_usage,
     read_samples,
+    summary_of,
+    to_csv,
 )
 
 BUSY = "import time\nkeep = bytearray(80_000_000)\nprint('up', flush=True)\nwhile True: sum(range(1000))"
@@ -82,9 +85,13 @@ def test_two_hosts_are_told_apart(tmp_path: Path, started: Callable[[str, str], 
     files = {name: tmp_path / f"{name}.csv" for name in ("algo-1", "algo-2")}
     events: list[Event] = []
     gpus = FakeGpus()
+    (tmp_path / "channel").mkdir()
+    (tmp_path / "channel" / "data").write_bytes(b"x" * 2_000_000)
+    (tmp_path / "one-file").write_bytes(b"x" * 1_000_000)
     with Sampler(
         [busy, idle],  # type: ignore[list-item]
         folders={"algo-1": tmp_path / "algo-1"},
+        inputs={"algo-1": [tmp_path / "channel", tmp_path / "one-file"]},
         files=files,
         observer=events.append,
         gpus=gpus,
@@ -92,9 +99,9 @@ def test_two_hosts_are_told_apart(tmp_path: Path, started: Callable[[str, str], 
     ) as sampler:
         wait_for(lambda: min(one.count for one in sampler.summaries.values()) >= 6)
     one, two = sampler.summaries["algo-1"], sampler.summaries["algo-2"]
-    assert sampler.peak["algo-1"] > 80_000_000 > sampler.peak["algo-2"] > 1_000_000
+    assert one.memory_bytes_peak > 80_000_000 > two.memory_bytes_peak > 1_000_000
     assert one.cpu_percent_peak > 20 > two.cpu_percent_mean
-    assert one.disk_bytes_peak is not None and one.disk_bytes_peak >= 3_000_000
+    assert one.disk_bytes_peak is not None and 6_000_000 <= one.disk_bytes_peak < 9_000_000
     assert two.disk_bytes_peak is None
     assert one.network_received_bytes is None, "the host shares the machine's network"
     assert one.gpu_percent_mean == 75.0
@@ -118,7 +125,8 @@ def test_a_host_that_ends_is_no_longer_sampled(started: Callable[[str, str], Hos
         count = sampler.summaries["algo-1"].count
         time.sleep(0.3)
     assert sampler.summaries["algo-1"].count == count
-    assert sampler.peak["algo-1"] > 0
+    assert sampler.summary("algo-1", None)["memory_bytes_peak"] > 0
+    assert sampler.summary("algo-1", 10**12)["memory_bytes_peak"] == 10**12
 
 
 def test_rows_of_a_full_disk_and_half_a_row(
@@ -217,3 +225,22 @@ def test_without_a_driver_there_are_no_gpus() -> None:
     if os.path.exists("/dev/nvidiactl"):  # noqa: PTH110
         pytest.skip("there is a driver")
     assert Nvml.open() is None
+
+
+def test_what_a_host_writes_before_its_end_counts(
+    tmp_path: Path, started: Callable[[str, str], Host]
+) -> None:
+    host = started("algo-1", IDLE)
+    with Sampler([host], folders={"algo-1": tmp_path}, interval=600) as sampler:  # type: ignore[list-item]
+        (tmp_path / "late").write_bytes(b"x" * 2_000_000)
+    assert sampler.summary("algo-1", None)["disk_bytes_peak"] >= 2_000_000
+
+
+def test_samples_as_csv_and_in_sum(tmp_path: Path) -> None:
+    path = tmp_path / "samples.csv"
+    path.write_text(",".join(COLUMNS) + "\n1.5,,10,,,,,\n2.5,3.0,12,7,,,,\n")
+    rows = list(read_samples(path))
+    out = io.StringIO()
+    to_csv({"algo-2": rows}, out)
+    assert out.getvalue().splitlines()[1:] == ["algo-2,1.5,,10,,,,,", "algo-2,2.5,3.0,12,7,,,,"]
+    assert summary_of(rows)["memory_bytes_peak"] == 12
