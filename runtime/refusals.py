@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hotfire.runtime import spec
+from hotfire.runtime.errors import UnsupportedError
 
 
 def unsupported(raw: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -23,8 +24,8 @@ def unsupported(raw: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     algorithm = raw["AlgorithmSpecification"]
     if name := algorithm.get("AlgorithmName"):
         yield (
-            f"AlgorithmName {name}: built-in and marketplace algorithms exist only as SageMaker's images.",
-            "Give TrainingImage and a script (or leave the script out for the built-in text classifier).",
+            f"AlgorithmName {name}: which image that is, only SageMaker knows.",
+            "Give the algorithm's image as TrainingImage, with --backend docker; or give a script.",
         )
     for member in ("InstancePreferences", "SelectedInstanceType", "SelectedInstanceCount"):
         if member in raw["ResourceConfig"]:
@@ -34,14 +35,23 @@ def unsupported(raw: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             )
     for channel in raw.get("InputDataConfig", ()):
         yield from _source(channel)
-    if algorithm.get("ContainerArguments") and not algorithm.get("ContainerEntrypoint"):
-        yield (
-            "ContainerArguments without ContainerEntrypoint: `train`, which runs in the image's place, takes none.",
-            "Give ContainerEntrypoint as well.",
-        )
     # Only the training toolkit and `train` give these keys a meaning.
     if not algorithm.get("ContainerEntrypoint"):
         yield from _distribution(raw)
+
+
+def check_without_image(job: spec.TrainingJob) -> None:
+    """For hosts that are processes, in which ``train`` runs in the image's place.
+
+    Raises:
+        UnsupportedError: the job is meant for the entry point that only its image has.
+    """
+    algorithm = job.algorithm_specification
+    if algorithm.container_arguments and not algorithm.container_entrypoint:
+        raise UnsupportedError(
+            "ContainerArguments without ContainerEntrypoint are for the image's own ENTRYPOINT, and no image runs here.",
+            do="Use --backend docker, or give ContainerEntrypoint as well.",
+        )
 
 
 def _source(channel: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

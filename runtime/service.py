@@ -61,6 +61,7 @@ from hotfire.runtime.layout import JobDir, cache_home, hotfire_home
 from hotfire.runtime.observe import patterns
 from hotfire.runtime.observe.logs import LogPump
 from hotfire.runtime.observe.samples import Usage, read_samples, summary_of, tree_bytes
+from hotfire.runtime.refusals import check_without_image
 from hotfire.runtime.rehearse import Rehearsal, play
 from hotfire.runtime.spec import TrainingJob
 from hotfire.runtime.status import JobRecord, SecondaryStatus, TrainingJobStatus, utc_now
@@ -298,6 +299,8 @@ def prepare(
     job = request.parse(raw, region=around.region, cache_dir=around.cache)
     if refusals := request.not_yet(job):
         raise UnsupportedError(refusals[0], do="\n       ".join(refusals[1:]))
+    if options.backend != "docker":
+        check_without_image(job)
     engine = patterns.Engine(options.regex)
     if definitions := job.algorithm_specification.metric_definitions:
         for text in patterns.check(definitions, engine):

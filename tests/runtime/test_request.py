@@ -12,6 +12,7 @@ import pytest
 
 from hotfire.runtime import request
 from hotfire.runtime.errors import UnsupportedError
+from hotfire.runtime.refusals import check_without_image
 from hotfire.runtime.spec import (
     Distribution,
     FileSystemDataSource,
@@ -570,10 +571,6 @@ UNSUPPORTED: dict[str, tuple[Edit, str]] = {
         ),
         "TensorFlow image",
     ),
-    "arguments for the image's entry point": (
-        lambda raw: raw["AlgorithmSpecification"].update(ContainerArguments=["serve"]),
-        "ContainerArguments without ContainerEntrypoint",
-    ),
     "instance preferences": (
         lambda raw: raw["ResourceConfig"].update(
             InstancePreferences=[{"InstanceType": "ml.p5.48xlarge"}]
@@ -596,6 +593,14 @@ def test_what_will_not_run_is_refused_by_name(edit: Edit, named: str) -> None:
         parse(raw)
     assert named in caught.value.what
     assert caught.value.do
+
+
+def test_arguments_for_the_image_s_entry_point_need_an_image() -> None:
+    raw = document("sdk_torch_distributed.json")
+    raw["AlgorithmSpecification"].update(ContainerArguments=["serve"])
+    with pytest.raises(UnsupportedError, match="ContainerArguments without") as caught:
+        check_without_image(parse(raw))
+    assert "--backend docker" in caught.value.do
 
 
 def test_an_entry_point_of_its_own_may_use_these_names() -> None:

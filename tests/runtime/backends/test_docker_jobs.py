@@ -46,8 +46,11 @@ class Desk:
         return [sys.executable, "-m", "hotfire.entrypoints", "run", "s.py", *fixed, *flags]
 
     def run(self, *flags: str, image: str = "") -> subprocess.CompletedProcess[str]:
+        return self.call(self.argv("--output", str(self.root / "out"), *flags, image=image))
+
+    def call(self, argv: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.argv("--output", str(self.root / "out"), *flags, image=image),
+            argv,
             cwd=self.root,
             env=self.environ,
             capture_output=True,
@@ -130,35 +133,57 @@ def test_an_image_that_is_not_here_is_refused_before_anything_starts(desk: Desk)
     )
 
 
-def test_container_entrypoint_and_arguments(desk: Desk, docker_base: str) -> None:
-    request = {
+def request(desk: Desk, image: str, **algorithm: list[str]) -> list[str]:
+    """The words that run a job whose image is not ours."""
+    document = {
         "TrainingJobName": "plain",
         "RoleArn": "arn:aws:iam::123456789012:role/r",
         "AlgorithmSpecification": {
-            "TrainingImage": docker_base,
+            "TrainingImage": image,
             "TrainingInputMode": "File",
-            "ContainerEntrypoint": ["/bin/sh", "-c"],
-            "ContainerArguments": [
-                'echo "$0" "$TRAINING_JOB_NAME"; env | cut -d= -f1 | sort',
-                "a b",
-            ],
+            **algorithm,
         },
         "OutputDataConfig": {"S3OutputPath": f"file://{desk.root}/out"},
         "ResourceConfig": {"InstanceType": "ml.m5.large", "InstanceCount": 1, "VolumeSizeInGB": 1},
         "StoppingCondition": {"MaxRuntimeInSeconds": 60},
         "Environment": {"MINE": "1"},
     }
-    (desk.root / "job.json").write_text(json.dumps(request))
-    argv = [sys.executable, "-m", "hotfire.entrypoints", "run", "job.json", "--backend", "docker"]
-    done = subprocess.run(
-        argv, cwd=desk.root, env=desk.environ, capture_output=True, text=True, check=False
+    (desk.root / "job.json").write_text(json.dumps(document))
+    return [sys.executable, "-m", "hotfire.entrypoints", "run", "job.json"]
+
+
+def test_container_entrypoint_and_arguments(desk: Desk, docker_base: str) -> None:
+    argv = request(
+        desk,
+        docker_base,
+        ContainerEntrypoint=["/bin/sh", "-c"],
+        ContainerArguments=['echo "$0" "$TRAINING_JOB_NAME"; env | cut -d= -f1 | sort', "a b"],
     )
+    done = desk.call([*argv, "--backend", "docker"])
     assert done.returncode == 0, done.stderr
     first, *names = done.stdout.splitlines()
     assert first == "a b plain"
     assert {"MINE", "TRAINING_JOB_ARN", "AWS_REGION", "HOME", "HOSTNAME"} <= set(names)
     assert not {"SM_HOSTS", "PYTHONPATH", "AWS_DEFAULT_REGION"} & set(names)
     assert "VolumeSizeInGB is not enforced" in done.stderr
+
+
+def test_arguments_alone_go_to_the_image_s_own_entry_point(desk: Desk, docker_base: str) -> None:
+    """Without the word train (contract 1.1)."""
+    text = f'FROM {docker_base}\nENTRYPOINT ["printf", "<%s>"]\nCMD ["no"]\n'
+    build = [desk_docker(), "build", "-q", "-t", "hotfire-test/arguments", "-"]
+    env = {**desk.environ, "DOCKER_BUILDKIT": "0"}
+    subprocess.run(build, input=text.encode(), check=True, capture_output=True, env=env)
+    try:
+        argv = request(desk, "hotfire-test/arguments", ContainerArguments=["serve", "a b"])
+        done = desk.call([*argv, "--backend", "docker"])
+        assert (done.returncode, done.stdout) == (0, "<serve><a b>\n"), done.stderr
+        done = desk.call([*argv, "--name", "process"])
+        assert done.returncode == 2
+        assert "--backend docker" in done.stderr
+    finally:
+        rm = [desk_docker(), "rmi", "hotfire-test/arguments"]
+        subprocess.run(rm, check=True, capture_output=True, env=env)
 
 
 @pytest.mark.parametrize("moment", ["Downloading", "up"])
