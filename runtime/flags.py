@@ -58,6 +58,9 @@ class Flags:
     instance_type: str | None = None
     instance_count: int | None = None
     distribution: str | None = None
+    compiler: str | None = None
+    """``xla``, ``inductor`` or ``none``; None leaves it to the job and its devices."""
+    compiler_debug: bool = False
     processes_per_host: int | None = None
     """Part of the request only for mpi (contract 4.3); else the platform's own setting."""
     output: str | None = None
@@ -109,7 +112,10 @@ def to_request(
         },
         "StoppingCondition": _stopping(flags),
         "HyperParameters": _hyperparameters(flags, name, region, cwd, faults),
-        "Environment": dict(_pairs("--env", flags.environment, faults, once=True)),
+        "Environment": {
+            **_compiler_environment(flags),
+            **dict(_pairs("--env", flags.environment, faults, once=True)),
+        },
     }
     if flags.checkpoints:
         request["CheckpointConfig"] = {"S3Uri": uri(flags.checkpoints, cwd)}
@@ -268,6 +274,7 @@ def _hyperparameters(
     if toolkit:
         for key, sent in {
             **_distribution(flags, faults),
+            **_compiler_config(flags),
             **submission(
                 Source(
                     script=flags.script,
@@ -283,9 +290,9 @@ def _hyperparameters(
             "sagemaker_region": flags.region or region,
         }.items():
             values.setdefault(key, json.dumps(sent))
-    elif flags.script or flags.distribution:
+    elif flags.script or flags.distribution or flags.compiler:
         faults.add(
-            "a script or --distribution cannot go with an entry point of its own",
+            "a script, --distribution or --compiler cannot go with an entry point of its own",
             "Give either; an entry point is started as it stands.",
         )
     values.pop("", None)
@@ -372,6 +379,26 @@ def _distribution(flags: Flags, faults: Faults) -> dict[str, Any]:
         sent["sagemaker_instance_type"] = flags.instance_type or LOCAL
     if kind == "mpi" and flags.processes_per_host:
         sent["sagemaker_mpi_num_of_processes_per_host"] = flags.processes_per_host
+    return sent
+
+
+def _compiler_config(flags: Flags) -> dict[str, str]:
+    """What the SDK's ``TrainingCompilerConfig`` sends: texts, where distributions are booleans (contract 4.3)."""
+    if flags.compiler != "xla":
+        return {}
+    return {
+        "sagemaker_training_compiler_enabled": "true",
+        "sagemaker_training_compiler_debug_mode": str(flags.compiler_debug).lower(),
+    }
+
+
+def _compiler_environment(flags: Flags) -> dict[str, str]:
+    """The choices that no hyperparameter of the service stands for; ``train`` reads them."""
+    sent = {}
+    if flags.compiler in ("inductor", "none"):
+        sent["HOTFIRE_COMPILER"] = flags.compiler
+    if flags.compiler_debug and flags.compiler != "xla":
+        sent["HOTFIRE_COMPILER_DEBUG"] = "1"
     return sent
 
 

@@ -83,6 +83,16 @@ LOCAL = frozenset(
 @click.option("--instance-count", type=int, help="Number of hosts.")
 @click.option("--distribution", help="torch_distributed, mpi, pytorchxla ...")
 @click.option("--processes-per-host", type=click.IntRange(min=1), help="Workers on each host.")
+@click.option(
+    "--compiler",
+    type=click.Choice(["xla", "inductor", "none"]),
+    help="What compiles the training step (default: xla on Neuron and for the built-in program, else none).",
+)
+@click.option(
+    "--compiler-debug",
+    is_flag=True,
+    help="Keep the compiler's metrics, graphs and IR below output/data/compiler.",
+)
 @click.option("--max-run", type=int, metavar="SECONDS", help="MaxRuntimeInSeconds.")
 @click.option(
     "--metric", "metrics", multiple=True, metavar="NAME=REGEX", help="MetricDefinition; repeatable."
@@ -106,6 +116,11 @@ LOCAL = frozenset(
     help="Rehearse a spot interruption then (TEXT: in the log).",
 )
 @click.option(
+    "--rehearse",
+    type=click.Choice(["capacity", "quota", "unhealthy-host", "download-error"]),
+    help="Play this trouble of the service, with its messages and its end.",
+)
+@click.option(
     "--spot-discount",
     type=click.FloatRange(0, 1),
     default=0.7,
@@ -115,11 +130,6 @@ LOCAL = frozenset(
 @click.option("--output", help="S3OutputPath: directory or s3:// (default: ./hotfire-out).")
 @click.option(
     "--map", "maps", multiple=True, metavar="s3://...=DIR", help="Read DIR for that prefix."
-)
-@click.option(
-    "--rehearse",
-    type=click.Choice(["capacity", "quota", "unhealthy-host", "download-error"]),
-    help="Play this trouble of the service, with its messages and its end.",
 )
 @click.option(
     "--backend", type=click.Choice(["process", "docker"]), default="process", show_default=True

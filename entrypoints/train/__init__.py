@@ -14,6 +14,8 @@ HOTFIRE_MASTER_PORT            the job's port (MASTER_PORT, else 7777, without i
 HOTFIRE_PROCESSES_PER_HOST     workers on each host, through torchrun
 HOTFIRE_DEVICE                 ``cpu`` where the devices found are emulated
 HOTFIRE_COMPILER               ``xla``, ``inductor`` or ``none``, whatever the job and its devices suggest
+HOTFIRE_COMPILER_DEBUG         ``1``: the compiler's metrics, graphs and IR go to /opt/ml/output/data/compiler
+HOTFIRE_COMPILE_CACHE          directory where compiled programs are kept between jobs (HOTFIRE_CACHE/compile)
 HOTFIRE_GRACE                  seconds from SIGTERM to the platform's SIGKILL (120)
 HOTFIRE_CACHE                  where overlays are kept
 =============================  =====================================================================================

@@ -69,7 +69,7 @@ def worker_environment(
         # Scripts in a sub-directory import from the top of the source directory, as under the toolkit.
         "PYTHONPATH": os.pathsep.join(filter(None, [env.code_dir, given.get("PYTHONPATH", "")])),
     }
-    defaults = {"PYTHONUNBUFFERED": "1", **_compiler(launch, machine.kind)}
+    defaults = {"PYTHONUNBUFFERED": "1", **_compiler(launch, machine.kind, given)}
     if launch.launcher is Launcher.TORCHRUN:
         defaults |= _distributed(env, launch, machine)
     for name, value in defaults.items():
@@ -77,8 +77,18 @@ def worker_environment(
     return settings
 
 
-def _compiler(launch: Launch, kind: Kind) -> dict[str, str]:
+def _compiler(launch: Launch, kind: Kind, given: Mapping[str, str]) -> dict[str, str]:
     chosen = {"HOTFIRE_COMPILER": launch.compiler.value}
+    if launch.compiler_debug:
+        chosen["HOTFIRE_COMPILER_DEBUG"] = "1"
+    cache = given.get("HOTFIRE_COMPILE_CACHE", "")
+    if not cache and "HOTFIRE_CACHE" in given:
+        cache = chosen["HOTFIRE_COMPILE_CACHE"] = f"{given['HOTFIRE_CACHE']}/compile"
+    if launch.compiler is Compiler.INDUCTOR:
+        # What accelerate, and Hugging Face's Trainer through it, compile the model with.
+        chosen["ACCELERATE_DYNAMO_BACKEND"] = "inductor"
+        if cache:
+            chosen["TORCHINDUCTOR_CACHE_DIR"] = f"{cache}/inductor"
     if launch.compiler is Compiler.XLA:
         return chosen | {"PJRT_DEVICE": kind.value}
     # Hugging Face's Trainer takes XLA as soon as torch_xla can be imported.

@@ -19,6 +19,7 @@ from hotfire.runtime.layout import MlTree
 from hotfire.runtime.training_env import (
     BUILT_IN_PROGRAM,
     MASTER_PORT,
+    Compiler,
     Launch,
     Launcher,
     TrainingEnv,
@@ -83,6 +84,8 @@ def prepare(tree: MlTree, children: Children, environment: Mapping[str, str]) ->
     _bring_code(env, tree, children, environment)
     program = find_program(env.program, tree.code)
     launch = decide(env, environment, built_in=program is None)
+    if launch.compiler is Compiler.INDUCTOR:
+        _check_toolchain(environment)
     _announce(program, launch)
     python = _install(program, tree, children, environment)
     known = hosts.addresses(env.hosts, environment, children.signals.pause)
@@ -150,6 +153,16 @@ def _announce(program: Program | None, launch: Launch) -> None:
             do="Name a .py script, or leave the distribution out and start the workers in the program.",
         )
     say(launch.reason)
+
+
+def _check_toolchain(environment: Mapping[str, str]) -> None:
+    """Inductor writes C++ on a CPU and C launchers for Triton on a GPU, and compiles both while the job runs."""
+    program = environment.get("CXX") or "g++"
+    if shutil.which(program, path=environment.get("PATH")) is None:
+        raise ValidationError(
+            f"The compiler inductor needs a C++ compiler, and {program} is not installed here.",
+            do="Install it (Debian: apt-get install g++), or use --compiler xla or none.",
+        )
 
 
 def _wrapper(environment: Mapping[str, str], launch: Launch) -> tuple[str, ...]:

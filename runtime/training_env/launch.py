@@ -48,6 +48,8 @@ class Launch:
     compiler: Compiler
     reason: str
     built_in: bool = False
+    compiler_debug: bool = False
+    """The compiler writes down what it does, below output/data/compiler."""
 
     @property
     def node_rank(self) -> int:
@@ -65,7 +67,8 @@ def decide(
 
     Args:
         env: the host's training environment.
-        environment: where HOTFIRE_PROCESSES_PER_HOST and HOTFIRE_COMPILER are looked up; ``env.environment`` if None.
+        environment: where HOTFIRE_PROCESSES_PER_HOST, HOTFIRE_COMPILER and HOTFIRE_COMPILER_DEBUG are looked up;
+            ``env.environment`` if None.
         built_in: the job brings no script, so that the built-in program runs.
 
     Raises:
@@ -94,6 +97,8 @@ def decide(
         if why
         else _process_line(kind, found, len(env.hosts)),
         built_in=built_in,
+        compiler_debug=is_on(environment.get("HOTFIRE_COMPILER_DEBUG"))
+        or is_on(env.framework_parameters.get("sagemaker_training_compiler_debug_mode")),
     )
 
 

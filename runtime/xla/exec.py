@@ -21,7 +21,7 @@ import sys
 from importlib.machinery import PathFinder, SourceFileLoader, SourcelessFileLoader
 from types import CodeType, ModuleType, TracebackType
 
-from hotfire.runtime.xla import shims
+from hotfire.runtime.xla import compilers, shims
 from hotfire.runtime.xla.worker_record import WorkerRecord
 
 USAGE = "usage: python -m hotfire.runtime.xla.exec (SCRIPT | -m MODULE) [ARGUMENT ...]"
@@ -38,6 +38,7 @@ def main(argv: list[str]) -> None:
     try:
         code, module = _load_module(argv[1:]) if argv[0] == "-m" else _load_script(argv)
         shims.watch_imports()
+        compilers.prepare()
         # Our own module stays importable: replacing __main__ would otherwise drop its last owner.
         sys.modules.setdefault("hotfire.runtime.xla.exec", sys.modules["__main__"])
         sys.modules["__main__"] = module

@@ -170,6 +170,30 @@ def test_a_users_own_sagemaker_key_wins() -> None:
 
 
 @pytest.mark.parametrize(
+    ("compiler", "debug", "hyperparameters", "environment"),
+    [
+        (None, False, None, {}),
+        ("xla", False, ('"true"', '"false"'), {}),
+        ("xla", True, ('"true"', '"true"'), {}),
+        ("inductor", False, None, {"HOTFIRE_COMPILER": "inductor"}),
+        ("none", True, None, {"HOTFIRE_COMPILER": "none", "HOTFIRE_COMPILER_DEBUG": "1"}),
+        (None, True, None, {"HOTFIRE_COMPILER_DEBUG": "1"}),
+    ],
+)
+def test_a_compiler_is_the_sdks_configuration_or_a_variable(
+    compiler: str | None,
+    debug: bool,
+    hyperparameters: tuple[str, str] | None,
+    environment: dict[str, str],
+) -> None:
+    sent = made(script="train.py", compiler=compiler, compiler_debug=debug)
+    prefix = "sagemaker_training_compiler"
+    found = [sent["HyperParameters"].get(f"{prefix}_{key}") for key in ("enabled", "debug_mode")]
+    assert found == list(hyperparameters or (None, None))
+    assert sent.get("Environment", {}) == environment
+
+
+@pytest.mark.parametrize(
     ("kind", "sent"),
     [
         (

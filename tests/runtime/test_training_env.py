@@ -121,6 +121,21 @@ def test_the_compiler(
     assert decide(env).compiler is compiler
 
 
+@pytest.mark.parametrize(
+    ("hyperparameters", "environment", "debug"),
+    [
+        ({}, {}, False),
+        ({"sagemaker_training_compiler_debug_mode": "true"}, {}, True),
+        ({"sagemaker_training_compiler_debug_mode": "false"}, {}, False),
+        ({}, {"HOTFIRE_COMPILER_DEBUG": "1"}, True),
+    ],
+)
+def test_the_compilers_debug_mode(
+    hyperparameters: dict[str, Any], environment: dict[str, str], debug: bool
+) -> None:
+    assert decide(make(hyperparameters, environment=environment)).compiler_debug is debug
+
+
 def test_an_unknown_compiler_is_refused() -> None:
     with pytest.raises(ValidationError, match="HOTFIRE_COMPILER='gcc'"):
         decide(make(environment={"HOTFIRE_COMPILER": "gcc"}))

@@ -124,6 +124,27 @@ def test_xla_is_chosen_on_an_emulated_neuron_host(container: Any) -> None:
     assert container.run().out == "CPU None\n"
 
 
+@pytest.mark.parametrize("installed", [True, False])
+def test_inductor_needs_a_compiler_of_c(container: Any, installed: bool) -> None:
+    names = ("ACCELERATE_DYNAMO_BACKEND", "USE_TORCH_XLA", "TORCHINDUCTOR_CACHE_DIR")
+    container.write("train.py", f"import os; print([os.environ[n] for n in {names}])\n")
+    compiler = container.root / "bin" / "compiler"
+    if installed:
+        stand_in(container, "compiler", "exit 1")
+    container.env |= {
+        "HOTFIRE_COMPILER": "inductor",
+        "CXX": str(compiler),
+        "HOTFIRE_CACHE": str(container.root / "cache"),
+    }
+    result = container.run()
+    if installed:
+        assert eval(result.out) == ["inductor", "0", f"{container.root}/cache/compile/inductor"]
+    else:
+        assert result.code != 0
+        assert f"{compiler} is not installed here" in result.failure
+        assert "apt-get install g++" in result.err
+
+
 def test_a_distribution_that_is_not_run_is_refused_before_anything_else(container: Any) -> None:
     container.configure(
         sagemaker_program="train.py",
