@@ -173,7 +173,7 @@ class Planner:
             has_manifest=self._has_manifest(channel),
             notes=tuple(self._advice(channel, [one.size for one in found.objects], assignment)),
         )
-        return fastfile.choose(tree) if fast else tree
+        return fastfile.choose(tree, containers=self.settings.containers) if fast else tree
 
     def _pipe(
         self, channel: Channel, hosts: frozenset[str], units: Units, lines: tuple[str, ...] = ()

@@ -29,6 +29,7 @@ from hotfire.runtime.s3 import S3Object
 from hotfire.runtime.storage import human
 
 DEVICE = Path("/dev/fuse")
+CONFIGURATION = Path("/etc/fuse.conf")
 _PATIENCE = 15.0
 
 
@@ -40,8 +41,8 @@ def partial(name: str, uri: str) -> ValidationError:
     )
 
 
-def missing() -> str:
-    """Why this machine cannot mount by FUSE; nothing when it can."""
+def missing(*, containers: bool = False) -> str:
+    """Why this machine cannot mount by FUSE (so that containers can read it); nothing when it can."""
     try:
         os.close(os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
@@ -52,18 +53,29 @@ def missing() -> str:
         return "libfuse is not installed"
     if os.geteuid() and not (shutil.which("fusermount3") or shutil.which("fusermount")):
         return "there is no fusermount3"
+    if containers and not others_may_read():
+        return f"containers run as other users, and {CONFIGURATION} has no line user_allow_other"
     return ""
+
+
+def others_may_read() -> bool:
+    """Whether a mount of this user's may admit other users: fusermount3 asks the machine's owner."""
+    if not os.geteuid():
+        return True
+    with suppress(OSError):
+        return "user_allow_other" in CONFIGURATION.read_text().split("\n")
+    return False
 
 
 def _library(name: str) -> str | None:
     return ctypes.util.find_library(name)
 
 
-def choose(tree: TreeInput) -> TreeInput:
+def choose(tree: TreeInput, *, containers: bool = False) -> TreeInput:
     """How this machine carries out a FastFile channel whose files must be put together."""
     if not all(isinstance(one, S3Object) for one in tree.listing.objects):
         return tree
-    if not (why := missing()):
+    if not (why := missing(containers=containers)):
         return MountedInput(**{name: getattr(tree, name) for name in tree.__dataclass_fields__})
     text = (
         f"channel {tree.name}: FastFile is carried out as a download into the cache before the start, because {why}; "

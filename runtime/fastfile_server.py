@@ -20,6 +20,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from hotfire.runtime.errors import HotfireError
+from hotfire.runtime.fastfile import others_may_read
 from hotfire.runtime.s3 import S3, S3Object
 from hotfire.runtime.s3_stream import Blocks
 
@@ -134,7 +135,8 @@ def main(mount_point: str) -> None:
     mfusepy: Any = importlib.import_module("mfusepy")
     tree = Tree(json.load(sys.stdin))
     served = operations(tree, Reader(Blocks(S3(), threading.Event())))
-    mfusepy.FUSE(served, mount_point, foreground=True, ro=True, fsname="hotfire")
+    others = {"allow_other": True} if others_may_read() else {}
+    mfusepy.FUSE(served, mount_point, foreground=True, ro=True, fsname="hotfire", **others)
 
 
 if __name__ == "__main__":

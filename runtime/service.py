@@ -277,6 +277,7 @@ def data_settings(options: Options, around: Surroundings) -> DataSettings:
         samples=options.samples,
         bandwidth=options.input_bandwidth,
         cache_limit=around.environ.get("HOTFIRE_CACHE_LIMIT", ""),
+        containers=options.backend == "docker",
     )
 
 

@@ -97,6 +97,19 @@ def test_fuse_shows_the_tree_and_reads_on_demand(
     assert any(isinstance(event, Note) and "FUSE" in event.text for event in events)
 
 
+@pytest.mark.parametrize(("user", "configuration"), [(0, ""), (1000, "user_allow_other\n")])
+def test_containers_need_a_mount_that_admits_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int, configuration: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(fastfile, "CONFIGURATION", tmp_path / "fuse.conf")
+    (tmp_path / "fuse.conf").write_text("# user_allow_other\n")
+    assert not fastfile.others_may_read()
+    (tmp_path / "fuse.conf").write_text(configuration)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert fastfile.others_may_read()
+
+
 @needs_fuse
 def test_fuse_leaves_nothing_mounted(plane: Any, objects: str) -> None:
     from hotfire.runtime.channels import materialise
