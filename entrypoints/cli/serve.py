@@ -23,6 +23,12 @@ PORT = 4599
     "--max-jobs", type=click.IntRange(min=1), help="Jobs at once (default: one per two CPUs)."
 )
 @click.option(
+    "--max-memory",
+    type=click.FloatRange(min=1),
+    metavar="GIB",
+    help="Memory that the instances of jobs have together at once (default: not counted).",
+)
+@click.option(
     "--when-full",
     type=click.Choice(["wait", "refuse"]),
     default="wait",
@@ -44,6 +50,7 @@ def serve(
     persist: Path | None,
     region: str | None,
     max_jobs: int | None,
+    max_memory: float | None,
     when_full: str,
     backend: str,
     python: str | None,
@@ -56,7 +63,7 @@ def serve(
     """
     from hotfire.entrypoints.http import endpoint
     from hotfire.runtime import service
-    from hotfire.runtime.endpoint.operations import Capacity
+    from hotfire.runtime.endpoint.admission import Capacity
     from hotfire.runtime.storage import Locations
 
     around = service.Surroundings.here()
@@ -70,7 +77,9 @@ def serve(
         port=port,
         region=region or around.region,
         capacity=Capacity(
-            jobs=max_jobs or max(1, (os.cpu_count() or 2) // 2), wait=when_full == "wait"
+            jobs=max_jobs or max(1, (os.cpu_count() or 2) // 2),
+            memory_gib=max_memory,
+            wait=when_full == "wait",
         ),
         persist=persist and persist.absolute(),
         s3_url=around.environ.get("AWS_ENDPOINT_URL_S3", ""),

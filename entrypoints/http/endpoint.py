@@ -21,10 +21,11 @@ from hotfire.entrypoints.http.moto import Moto, check
 from hotfire.entrypoints.http.server import HOST, serve
 from hotfire.runtime import service
 from hotfire.runtime.endpoint import clients, rules
+from hotfire.runtime.endpoint.admission import Capacity
 from hotfire.runtime.endpoint.log_operations import LogOperations
 from hotfire.runtime.endpoint.metrics import Publisher
 from hotfire.runtime.endpoint.objects import ObjectStore
-from hotfire.runtime.endpoint.operations import Capacity, Operations
+from hotfire.runtime.endpoint.operations import Operations
 from hotfire.runtime.errors import PlatformError, ValidationError
 
 logger = logging.getLogger(__name__)

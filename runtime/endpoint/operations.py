@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hotfire.runtime import runner, service
-from hotfire.runtime.endpoint import listing, search, tags, waiting
-from hotfire.runtime.endpoint.admission import Ticket
+from hotfire.runtime.endpoint import listing, search, tags, updates, waiting
+from hotfire.runtime.endpoint.admission import Capacity, Ticket
 from hotfire.runtime.endpoint.index import Index, Mark, Row, mark_of
 from hotfire.runtime.endpoint.model import Model
 from hotfire.runtime.endpoint.paging import page
@@ -30,7 +29,7 @@ from hotfire.runtime.errors import (
 )
 from hotfire.runtime.events import Event, Note
 from hotfire.runtime.layout import JobDir
-from hotfire.runtime.store import JobLock, write_json
+from hotfire.runtime.store import JobLock
 
 Answer = dict[str, Any]
 _UPDATES = JobDir(Path()).updates.name
@@ -42,14 +41,6 @@ _TRAVELLING = ("DescribeTrainingJob", "ListTrainingJobs")
 _ECHOED = ("Environment", "HyperParameters")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Capacity:
-    """``jobs`` of the endpoint at once; beyond that they wait in order, or are refused."""
-
-    jobs: int
-    wait: bool = True
-
-
 class Operations:
     """The training-job operations of one store. Safe to call from several threads."""
 
@@ -58,7 +49,7 @@ class Operations:
         self._rules = rules
         self._capacity = capacity
         self._jobs = str(around.store.jobs)
-        self._admission = waiting.admission(around, capacity.jobs)
+        self._admission = waiting.admission(around, capacity)
         self._methods: dict[str, Callable[[Answer, str], Answer]] = {
             "CreateTrainingJob": self._create,
             "DescribeTrainingJob": self._describe,
@@ -130,38 +121,36 @@ class Operations:
 
     def _create(self, asked: Answer, region: str) -> Answer:
         prepared, choice, lines = self._prepare(asked, region)
-        with self._place() as place:
+        with self._place(self._memory_of(prepared, lines)) as place:
             job_dir = waiting.start(
                 prepared,
                 choice.options,
                 self._in(region),
-                limit=self._capacity.jobs,
+                capacity=self._capacity,
                 place=place,
                 banner=lines,
             )
         if choice.image:
-            kept = {"AlgorithmSpecification": asked["AlgorithmSpecification"]}
-            write_json(job_dir.updates, kept)
+            updates.keep(job_dir, {"AlgorithmSpecification": asked["AlgorithmSpecification"]})
         return {"TrainingJobArn": prepared.job.training_job_arn}
 
     def _create_once(self, asked: Answer, region: str, more: Mapping[str, Any]) -> None:
         """A training job of a tuning job; its name is nobody else's, so one that is there was made before."""
         with contextlib.suppress(ResourceInUse):
             self._create(asked, region)
-        job_dir = self._around.store.open(asked["TrainingJobName"])
-        write_json(job_dir.updates, {**_updates(job_dir), **more})
+        updates.keep(self._around.store.open(asked["TrainingJobName"]), more)
 
     def _end(self, name: str) -> None:
         service.stop(name, self._around)
 
     @contextlib.contextmanager
-    def _place(self) -> Iterator[JobLock | Ticket]:
-        """A slot or a ticket, which the job's process takes over.
+    def _place(self, memory_gib: float) -> Iterator[JobLock | Ticket]:
+        """A share or a ticket, which the job's process takes over.
 
         Raises:
-            ResourceLimitExceeded: all slots are taken and nobody may wait.
+            ResourceLimitExceeded: there is no room and nobody may wait, or there will never be room.
         """
-        place = self._admission.enter() or self._queue_up()
+        place = self._admission.enter(memory_gib) or self._queue_up(memory_gib)
         try:
             yield place
         except BaseException:
@@ -169,14 +158,37 @@ class Operations:
             raise
         (place if isinstance(place, JobLock) else place.lock).close()
 
-    def _queue_up(self) -> Ticket:
+    def _queue_up(self, memory_gib: float) -> Ticket:
         if self._capacity.wait:
-            return self._admission.queue_up()
-        count = self._capacity.jobs
+            return self._admission.queue_up(memory_gib)
+        delta = f"{memory_gib:g} GiB" if self._capacity.memory_gib is not None else "1 Jobs"
         raise ResourceLimitExceeded(
-            f"The account-level service limit 'training jobs at once at this endpoint' is {count} Jobs, with current "
-            f"utilization of {count} Jobs and a request delta of 1 Jobs."
+            f"The account-level service limit 'training jobs at once at this endpoint' is {self._capacity}, which are in "
+            f"use, with a request delta of {delta}."
         )
+
+    def _memory_of(self, prepared: runner.Preparation, lines: list[str]) -> float:
+        """GiB that the instances of a job have together, where memory is counted.
+
+        Raises:
+            ResourceLimitExceeded: more than there is.
+        """
+        if self._capacity.memory_gib is None:
+            return 0.0
+        total = 0.0
+        for group in prepared.job.resource_config.instance_groups:
+            each = self._rules.memory_gib(group.instance_type)
+            if each is None:
+                lines.append(
+                    f"hotfire: the memory of {group.instance_type} is not known and does not count; a rule may say it"
+                )
+            total += group.instance_count * (each or 0)
+        if not self._capacity.holds(total):
+            raise ResourceLimitExceeded(
+                f"The account-level service limit 'memory at this endpoint' is {self._capacity.memory_gib:g} GiB, and the "
+                f"job's instances have {total:g} GiB."
+            )
+        return total
 
     def _stop(self, asked: Answer, region: str) -> Answer:
         try:
@@ -191,14 +203,12 @@ class Operations:
         return {}
 
     def _update(self, asked: Answer, region: str) -> Answer:
-        """Kept and told, not acted upon: nothing is profiled, and there is no warm pool (both told at creation)."""
         row = self.index.row(asked.pop("TrainingJobName"))
-        job_dir = self._around.store.open(row.name)
-        if "ResourceConfig" in asked:
-            known = self._known(row, region)["ResourceConfig"]
-            asked["ResourceConfig"] = {**known, **asked["ResourceConfig"]}
-        write_json(job_dir.updates, {**_updates(job_dir), **asked})
-        return {"TrainingJobArn": self._known(row, region)["TrainingJobArn"]}
+        updates.check(asked, row.record)
+        known = self._known(row, region)
+        with self._lock:
+            updates.apply(asked, known, self._around.store.open(row.name))
+        return {"TrainingJobArn": known["TrainingJobArn"]}
 
     # Look
 
@@ -215,7 +225,7 @@ class Operations:
         asked = self._around.store.request(row.name)
         found = service.describe(row.name, self._in(region))
         found |= {name: asked[name] for name in _ECHOED if name in asked}
-        found |= _updates(self._around.store.open(row.name))
+        found |= updates.read(self._around.store.open(row.name))
         # The SDK's analytics looks at it without asking whether it is there.
         found["AlgorithmSpecification"] = {"MetricDefinitions": []} | found[
             "AlgorithmSpecification"
@@ -309,13 +319,6 @@ class Operations:
     def _delete_tags(self, asked: Answer, region: str) -> Answer:
         with self._lock:
             tags.remove(self._tagged(asked["ResourceArn"]), asked["TagKeys"])
-        return {}
-
-
-def _updates(job_dir: JobDir) -> Answer:
-    try:
-        return dict(json.loads(job_dir.updates.read_text(encoding="utf-8")))
-    except FileNotFoundError:
         return {}
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hotfire.runtime import documents, service
+from hotfire.runtime import documents, instances, service
 from hotfire.runtime.endpoint import images
 from hotfire.runtime.errors import ValidationError
 
@@ -26,6 +26,8 @@ FIELDS: Mapping[str, type] = {
     "image": str,
     "limits": bool,
 }
+_OF_INSTANCES: Mapping[str, type] = {**FIELDS, "memory_gib": int}
+"""``memory_gib``: of one instance, where the endpoint counts memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +58,17 @@ class Rules:
         kind = str(_mapping(first).get("InstanceType", ""))
         fields = {**_first(self.instances, kind), **_first(self.images, asked)}
         image = str(fields.pop("image", ""))
+        fields.pop("memory_gib", None)
         options = replace(self.options, **fields)
         return Choice(
             options=options, image=image, notes=tuple(_notes(asked, image, kind, options))
         )
+
+    def memory_gib(self, kind: str) -> float | None:
+        """Of an instance of that type: what a rule says, else what is known of it."""
+        known = instances.table().get(kind)
+        found = _first(self.instances, kind).get("memory_gib", known and known.memory_gib)
+        return None if found is None else float(found)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -110,20 +119,23 @@ def load(path: Path | None, options: service.Options) -> Rules:
     if not isinstance(raw, Mapping) or set(raw) - {"instances", "images"}:
         raise ValidationError(f"{path}: only `instances` and `images` are known.")
     tables = {
-        name: {str(pattern): _fields(path, fields) for pattern, fields in (raw[name] or {}).items()}
+        name: {
+            str(pattern): _fields(path, fields, _OF_INSTANCES if name == "instances" else FIELDS)
+            for pattern, fields in (raw[name] or {}).items()
+        }
         for name in raw
     }
     return Rules(options=options, **tables)
 
 
-def _fields(path: Path, raw: Any) -> Mapping[str, Any]:
+def _fields(path: Path, raw: Any, known: Mapping[str, type]) -> Mapping[str, Any]:
     for name, value in _mapping(raw).items():
-        if name not in FIELDS:
+        if name not in known:
             raise ValidationError(
-                f"{path}: {name!r} is not a field of a rule.", do=f"Known: {', '.join(FIELDS)}."
+                f"{path}: {name!r} is not a field of a rule.", do=f"Known: {', '.join(known)}."
             )
-        if type(value) is not FIELDS[name]:
+        if type(value) is not known[name]:
             raise ValidationError(
-                f"{path}: {name}: {value!r} is not of type {FIELDS[name].__name__}."
+                f"{path}: {name}: {value!r} is not of type {known[name].__name__}."
             )
     return _mapping(raw)

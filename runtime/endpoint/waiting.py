@@ -1,7 +1,7 @@
 """The process of a job that came through the endpoint: waits for its turn, then supervises the job.
 
-``python -m hotfire.runtime.endpoint.waiting NAME LOCK LIMIT slot FD``, or ``... ticket FD PATH``; descriptors are
-inherited. The job's lock is held from the beginning, so a job that waits is as alive as one that runs.
+``python -m hotfire.runtime.endpoint.waiting NAME LOCK share FD``, or ``... ticket FD PATH GIB JOBS MEMORY``, the last
+three of which are the job's memory and the limits, 0 for none; descriptors are inherited. The job's lock is held from the beginning, so a job that waits is as alive as one that runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hotfire.runtime import runner, service, supervisor
 from hotfire.runtime.control import Control
-from hotfire.runtime.endpoint.admission import Admission, Ticket
+from hotfire.runtime.endpoint.admission import Admission, Capacity, Ticket
 from hotfire.runtime.events import ignore
 from hotfire.runtime.layout import JobDir
 from hotfire.runtime.runner import Journal
@@ -26,9 +26,9 @@ from hotfire.runtime.store import JobLock
 POLL_SECONDS = 0.2
 
 
-def admission(around: service.Surroundings, limit: int) -> Admission:
-    """The slots of the store's jobs."""
-    return Admission(around.store.home / "slots", limit)
+def admission(around: service.Surroundings, capacity: Capacity) -> Admission:
+    """The shares of the store's jobs."""
+    return Admission(around.store.home / "slots", capacity)
 
 
 def start(
@@ -36,7 +36,7 @@ def start(
     options: service.Options,
     around: service.Surroundings,
     *,
-    limit: int,
+    capacity: Capacity,
     place: JobLock | Ticket,
     banner: Sequence[str],
 ) -> JobDir:
@@ -48,16 +48,17 @@ def start(
     job_dir, lock = service.create(prepared, options, around)
     job_dir.banner.write_text("".join(f"{line}\n" for line in banner), encoding="utf-8")
     held = place if isinstance(place, JobLock) else place.lock
-    words = ["slot", str(held.fileno())]
+    words = ["share", str(held.fileno())]
     if isinstance(place, Ticket):
-        words = ["ticket", str(held.fileno()), str(place.path)]
+        limits = (place.memory_gib, capacity.jobs, capacity.memory_gib or 0)
+        words = ["ticket", str(held.fileno()), str(place.path), *map(str, limits)]
     view = str(service.package_view(around.cache))
     paths = [view, *filter(None, [around.environ.get("PYTHONPATH")])]
     name = prepared.job.training_job_name
     try:
         with (job_dir.root / "supervisor.out").open("wb") as out:
             process = subprocess.Popen(
-                [sys.executable, "-m", __name__, name, str(lock.fileno()), str(limit), *words],
+                [sys.executable, "-m", __name__, name, str(lock.fileno()), *words],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -73,12 +74,12 @@ def start(
     return job_dir
 
 
-def wait_for_turn(job_dir: JobDir, ticket: Ticket, slots: Admission) -> JobLock | None:
-    """A slot for the job, which is Pending until then; None when it was stopped instead, and is terminal."""
+def wait_for_turn(job_dir: JobDir, ticket: Ticket, shares: Admission) -> JobLock | None:
+    """A share for the job, which is Pending until then; None when it was stopped instead, and is terminal."""
     control = Control(job_dir.control)
     journal = Journal(job_dir, control, ignore)
     waiting = False
-    while (slot := slots.turn(ticket)) is None:
+    while (share := shares.turn(ticket)) is None:
         if control.stop_asked:
             ticket.close()
             journal.move(SecondaryStatus.STOPPING, "Stopping the training job")
@@ -87,29 +88,31 @@ def wait_for_turn(job_dir: JobDir, ticket: Ticket, slots: Admission) -> JobLock 
             return None
         if not waiting:
             waiting = True
-            text = f"Waiting for capacity: {slots.limit} jobs may run here at once"
+            text = f"Waiting for capacity: the endpoint runs {shares.capacity} at once"
             journal.move(SecondaryStatus.PENDING, text)
         time.sleep(POLL_SECONDS)
     if waiting:
         journal.move(SecondaryStatus.STARTING, "Starting the training job")
-    return slot
+    return share
 
 
 def main(arguments: Sequence[str]) -> int:
     """Wait, supervise; the exit code is the supervisor's."""
-    name, lock, limit, kind, descriptor, *rest = arguments
+    name, lock, kind, descriptor, *rest = arguments
     held = JobLock(int(descriptor))
     os.set_inheritable(int(descriptor), False)
     around = service.Surroundings.here()
     job_dir = around.store.open(name)
     if kind == "ticket":
         os.set_inheritable(int(lock), False)
-        ticket = Ticket(Path(rest[0]), held)
-        slot = wait_for_turn(job_dir, ticket, admission(around, int(limit)))
-        if slot is None:
+        path, needed, jobs, memory = rest
+        capacity = Capacity(jobs=int(jobs), memory_gib=float(memory) or None)
+        ticket = Ticket(Path(path), held, float(needed))
+        share = wait_for_turn(job_dir, ticket, admission(around, capacity))
+        if share is None:
             JobLock(int(lock)).close()
             return 0
-        held = slot
+        held = share
     try:
         return supervisor.main([name, lock])
     finally:

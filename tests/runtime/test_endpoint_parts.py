@@ -10,7 +10,7 @@ import pytest
 
 from hotfire.runtime import service
 from hotfire.runtime.endpoint import images, rules, search
-from hotfire.runtime.endpoint.admission import Admission
+from hotfire.runtime.endpoint.admission import Admission, Capacity
 from hotfire.runtime.endpoint.paging import page
 from hotfire.runtime.errors import ValidationError
 
@@ -177,7 +177,15 @@ def test_rules_add_up_and_the_first_fitting_one_wins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[]", "other: {}", "instances: {x: {colour: red}}", "images: {x: {limits: 1}}", "{"]
+    "text",
+    [
+        "[]",
+        "other: {}",
+        "instances: {x: {colour: red}}",
+        "images: {x: {limits: 1}}",
+        "images: {x: {memory_gib: 1}}",
+        "{",
+    ],
 )
 def test_rules_that_say_something_unknown(tmp_path: Path, text: str) -> None:
     path = tmp_path / "rules.yaml"
@@ -187,7 +195,7 @@ def test_rules_that_say_something_unknown(tmp_path: Path, text: str) -> None:
 
 
 def test_slots_go_to_those_who_wait_in_order(tmp_path: Path) -> None:
-    slots = Admission(tmp_path / "slots", 2)
+    slots = Admission(tmp_path / "slots", Capacity(jobs=2))
     held = [slots.enter(), slots.enter()]
     assert all(held)
     assert slots.enter() is None
@@ -205,3 +213,28 @@ def test_slots_go_to_those_who_wait_in_order(tmp_path: Path) -> None:
     assert slots.enter() is None
     given.close()
     assert slots.enter() is not None
+
+
+def test_memory_is_shared_out_where_it_is_counted(tmp_path: Path) -> None:
+    slots = Admission(tmp_path / "slots", Capacity(jobs=9, memory_gib=64))
+    large = slots.enter(48)
+    assert large is not None
+    assert slots.enter(32) is None
+    assert slots.enter(16) is not None
+    waiting, small = slots.queue_up(32), slots.queue_up(0)
+    assert slots.turn(waiting) is None
+    assert slots.turn(small) is None  # nobody overtakes
+    large.close()
+    assert slots.turn(waiting) is not None
+    assert slots.turn(small) is not None
+
+
+def test_memory_of_instance_types(tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text("instances:\n  ml.m5.*: {memory_gib: 8}\n")
+    found = rules.load(path, service.Options())
+    assert found.memory_gib("ml.m5.large") == 8
+    assert found.memory_gib("ml.g5.2xlarge") == 32
+    assert found.memory_gib("ml.c5.large") is None
+    asked = {"ResourceConfig": {"InstanceType": "ml.m5.large"}}
+    assert found.choose(asked).options == service.Options()

@@ -13,7 +13,7 @@ from hotfire.runtime.endpoint.tuning import outcomes
 from hotfire.runtime.endpoint.tuning.outcomes import Summary
 from hotfire.runtime.endpoint.tuning.ranges import values
 from hotfire.runtime.endpoint.tuning.record import Record
-from hotfire.runtime.endpoint.tuning.request import definition_of, parse, static
+from hotfire.runtime.endpoint.tuning.request import definition_of, parse, resources, static
 from hotfire.runtime.endpoint.tuning.tuner import STOPPED, Tuner
 from hotfire.runtime.errors import HotfireError, ValidationError
 
@@ -99,6 +99,8 @@ class TuningOperations:
         told = {
             **definition,
             "StaticHyperParameters": static(definition, understood.metric),
+            # Where it was given in another form as well: SDK 2 sends that one, and attaches by this one.
+            "ResourceConfig": resources(definition),
         }
         several = "TrainingJobDefinitions" in request
         found: Answer = {

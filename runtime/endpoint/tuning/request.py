@@ -65,7 +65,7 @@ class Asked:
             "TrainingJobName": name,
             "HyperParameters": {**static(self.definition, self.metric), **parameters},
             "AlgorithmSpecification": dict(self.definition["AlgorithmSpecification"]),
-            "ResourceConfig": _resources(self.definition),
+            "ResourceConfig": resources(self.definition),
         }
         found |= {key: self.definition[key] for key in _COPIED if key in self.definition}
         if self.tags:
@@ -164,7 +164,7 @@ def _limit(limits: Mapping[str, Any], strategy: Strategy) -> int:
     return int(asked)
 
 
-def _resources(definition: Mapping[str, Any]) -> dict[str, Any]:
+def resources(definition: Mapping[str, Any]) -> dict[str, Any]:
     """ResourceConfig; of several instance types the one that comes first."""
     flexible = definition.get("HyperParameterTuningResourceConfig")
     if flexible is None:

@@ -324,19 +324,72 @@ def test_tags_and_search(endpoint: Any) -> None:
     assert "Endpoint" in code_of(error)[1]
 
 
-def test_update_is_kept_and_told(endpoint: Any) -> None:
+PROFILED = """
+import json, time
+def interval():
+    with open("/opt/ml/input/config/profilerconfig.json") as source:
+        return json.load(source)["ProfilingIntervalInMilliseconds"]
+print("before", interval(), flush=True)
+while interval() != 100:
+    time.sleep(0.1)
+print("after", interval(), flush=True)
+"""
+
+
+def test_update_reaches_a_job_that_runs(
+    endpoint: Any, eventually: Callable[[Callable[[], object]], None]
+) -> None:
     sagemaker = endpoint.client("sagemaker")
-    name = endpoint.create("")
-    endpoint.ended(name)
+    profiler = {
+        "S3OutputPath": "s3://sagemaker-us-east-1-123456789012/profile",
+        "ProfilingIntervalInMilliseconds": 500,
+    }
+    name = endpoint.create(PROFILED, ProfilerConfig=profiler)
+    eventually(lambda: "before 500" in endpoint.messages(name))
     sagemaker.update_training_job(
         TrainingJobName=name,
-        ResourceConfig={"KeepAlivePeriodInSeconds": 0},
-        ProfilerConfig={"DisableProfiler": True},
+        ResourceConfig={"KeepAlivePeriodInSeconds": 60},
+        ProfilerConfig={"ProfilingIntervalInMilliseconds": 100},
+        RemoteDebugConfig={"EnableRemoteDebug": True},
     )
+    assert endpoint.ended(name)["TrainingJobStatus"] == "Completed"
+    assert endpoint.messages(name)[-1] == "after 100"
     found = sagemaker.describe_training_job(TrainingJobName=name)
-    assert found["ResourceConfig"]["KeepAlivePeriodInSeconds"] == 0
+    assert found["ResourceConfig"]["KeepAlivePeriodInSeconds"] == 60
     assert found["ResourceConfig"]["InstanceType"] == "ml.m5.large"
-    assert found["ProfilerConfig"] == {"DisableProfiler": True}
+    assert found["ProfilerConfig"] == {**profiler, "ProfilingIntervalInMilliseconds": 100}
+    assert found["RemoteDebugConfig"] == {"EnableRemoteDebug": True}
+    sagemaker.update_training_job(
+        TrainingJobName=name, ResourceConfig={"KeepAlivePeriodInSeconds": 0}
+    )
+    for change in (
+        {"ProfilerConfig": {"DisableProfiler": True}},
+        {"RemoteDebugConfig": {"EnableRemoteDebug": False}},
+    ):
+        with pytest.raises(ClientError, match="in status Completed") as error:
+            sagemaker.update_training_job(TrainingJobName=name, **change)
+        assert code_of(error)[0] == "ValidationException"
+
+
+def test_groups_of_instances(endpoint: Any) -> None:
+    """ResourceConfig.InstanceGroups instead of InstanceType: one host each, one log stream each."""
+    script = (
+        "import json, os\n"
+        "config = json.load(open('/opt/ml/input/config/resourceconfig.json'))\n"
+        "print(os.environ['SM_CURRENT_HOST'], config['current_group_name'], config['hosts'])\n"
+    )
+    groups = [
+        {"InstanceGroupName": "many", "InstanceType": "ml.m5.large", "InstanceCount": 2},
+        {"InstanceGroupName": "one", "InstanceType": "ml.c5.xlarge", "InstanceCount": 1},
+    ]
+    resources = {"InstanceGroups": groups, "VolumeSizeInGB": 1}
+    name = endpoint.create(script, ResourceConfig=resources)
+    found = endpoint.ended(name)
+    assert found["TrainingJobStatus"] == "Completed", found.get("FailureReason")
+    assert found["ResourceConfig"] == resources
+    for host, group in (("algo-1", "many"), ("algo-2", "many"), ("algo-3", "one")):
+        (said,) = endpoint.messages(name, host)
+        assert said == f"{host} {group} ['algo-1', 'algo-2', 'algo-3']"
 
 
 def test_jobs_of_the_command_line_are_the_same_jobs(endpoint: Any) -> None:
@@ -382,13 +435,29 @@ def test_other_jobs_wait_in_order(
 
 
 def test_what_does_not_fit_can_be_refused(start_endpoint: Callable[..., Any]) -> None:
-    endpoint = start_endpoint("--max-jobs", "1", "--when-full", "refuse")
+    """By the number of jobs, and by the memory that their instance types have."""
+    endpoint = start_endpoint("--max-jobs", "2", "--max-memory", "40", "--when-full", "refuse")
     sagemaker = endpoint.client("sagemaker")
-    first = endpoint.create(LONG)
-    with pytest.raises(sagemaker.exceptions.ResourceLimitExceeded, match="utilization of 1"):
+
+    def of(kind: str) -> dict[str, Any]:
+        return {"ResourceConfig": {"InstanceType": kind, "InstanceCount": 1, "VolumeSizeInGB": 1}}
+
+    running = [endpoint.create(LONG, **of("ml.g5.2xlarge"))]
+    for kind, told in (
+        ("ml.g5.2xlarge", "request delta of 32 GiB"),
+        ("ml.g5.4xlarge", "instances have 64 GiB"),
+    ):
+        with pytest.raises(sagemaker.exceptions.ResourceLimitExceeded, match=told):
+            endpoint.create(LOSSES, **of(kind))
+    running.append(endpoint.create(LONG))
+    with pytest.raises(sagemaker.exceptions.ResourceLimitExceeded, match="is 2 jobs, 40 GiB"):
         endpoint.create(LOSSES)
-    sagemaker.stop_training_job(TrainingJobName=first)
-    endpoint.ended(first)
+    for name in running:
+        sagemaker.stop_training_job(TrainingJobName=name)
+    for name in running:
+        endpoint.ended(name)
+    lines = [event["message"] for event in endpoint.events(running[1])]
+    assert any("memory of ml.m5.large is not known" in line for line in lines)
 
 
 def test_buckets_and_logs_are_kept(start_endpoint: Callable[..., Any]) -> None:

@@ -86,6 +86,12 @@ def test_sdk_2(endpoint: Any, client: Client) -> None:
     assert "weights: 13" in said
 
 
+def test_sdk_2_tunes(endpoint: Any, client: Client) -> None:
+    said = as_client(endpoint, client(SDK_2) / "python", EXAMPLES / "sdk_v2_tuner.py")
+    assert "best: example-" in said
+    assert "output/model.tar.gz" in said
+
+
 MORE = """
 import sys
 import sagemaker
