@@ -29,8 +29,13 @@ def copy_tree(source: Path, target: Path) -> tuple[int, bool]:
     Returns the bytes, and whether the file system shares them (a reflink) instead of holding them twice.
 
     Raises:
-        DataError: there is not enough space, or a file cannot be read.
+        DataError: there is not enough space, a file cannot be read, or ``target`` lies in ``source``.
     """
+    if target.resolve().is_relative_to(source.resolve()):
+        raise DataError(
+            f"{source} holds hotfire's own jobs ({target}): a copy of it would hold itself.",
+            do="Give a directory of its own, or set HOTFIRE_HOME to one outside; or run `hotfire setup`.",
+        )
     size = tree_size(source)
     shared = _can_share(source, target.parent)
     free = shutil.disk_usage(target.parent).free

@@ -350,6 +350,14 @@ def test_no_space_for_a_copy_is_said_before_copying(lab: Lab, mount: Make, data:
         assert not list(lab.directory().ml.root.glob("in/*"))
 
 
+def test_a_directory_is_not_copied_into_itself(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("1")
+    (tmp_path / "home").mkdir()
+    with pytest.raises(DataError, match="would hold itself"):
+        copying.copy_tree(tmp_path, tmp_path / "home" / "copy")
+    assert list((tmp_path / "home").iterdir()) == []
+
+
 def test_copies_keep_times_links_and_modes(tmp_path: Path, data: Path) -> None:
     (data / "link").symlink_to("a.txt")
     (data / "a.txt").chmod(0o750)
