@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
+from hotfire.entrypoints.train import neuron
 from hotfire.entrypoints.train.children import Children
 from hotfire.entrypoints.train.talk import say
 from hotfire.runtime.training_env import Devices
@@ -25,12 +26,21 @@ class Kind(StrEnum):
     NEURON = "NEURON"
 
 
-def count_devices(children: Children, environment: Mapping[str, str]) -> Devices:
-    """What ``neuron-ls`` and ``nvidia-smi`` report; a tool that is missing, fails or babbles counts as none."""
+def count_devices(
+    children: Children, environment: Mapping[str, str], instance_type: str
+) -> Devices:
+    """What ``neuron-ls`` and ``nvidia-smi`` report; a tool that fails or babbles counts as none.
+
+    Where ``neuron-ls`` is missing the device files of the instance's chips count.
+    """
+    if shutil.which("neuron-ls", path=environment.get("PATH")):
+        neuron_cores = _neuron_cores(_output(children, environment, ["neuron-ls", "-j"]))
+    else:
+        neuron_cores = 0 if "HOTFIRE_DEVICE" in environment else neuron.cores(instance_type)
     return Devices(
         cpus=os.cpu_count() or 1,
         gpus=_gpus(_output(children, environment, ["nvidia-smi", "--list-gpus"])),
-        neuron_cores=_neuron_cores(_output(children, environment, ["neuron-ls", "-j"])),
+        neuron_cores=neuron_cores,
         tools=frozenset(
             tool for tool in _TOOLS if shutil.which(tool, path=environment.get("PATH"))
         ),

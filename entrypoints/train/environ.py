@@ -7,13 +7,14 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from hotfire.entrypoints.train import neuron
 from hotfire.entrypoints.train.devices import Kind
 from hotfire.runtime.training_env import Compiler, Launch, Launcher, TrainingEnv
 
 MAX_VARIABLE = 128 * 1024 - 1
 """Bytes of one ``NAME=value``, which Linux refuses to pass beyond (MAX_ARG_STRLEN)."""
 
-# Types whose network cards do RDMA; the others have none, or EFA without it.
+# GPU types whose network cards do RDMA, as those of every Trainium type with EFA do; others have EFA without it.
 _RDMA_FAMILIES = (
     "p4d",
     "p4de",
@@ -22,10 +23,9 @@ _RDMA_FAMILIES = (
     "p5en",
     "p6-b200",
     "p6e-gb200",
-    "trn1",
-    "trn1n",
-    "trn2",
 )
+_FORKS_SAFELY = (5, 15)
+"""Kernels from here on copy pinned pages at a fork; EFA then works in a process that forks without being told."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,9 @@ class Machine:
     cpus: int
     interfaces: Collection[str] = ()
     efa: bool = False
+    kernel: tuple[int, int] = (0, 0)
+    compile_cache: str = ""
+    """Where Neuron's compiler keeps what it compiled; "" for its own default."""
 
 
 def worker_environment(
@@ -70,6 +73,8 @@ def worker_environment(
         "PYTHONPATH": os.pathsep.join(filter(None, [env.code_dir, given.get("PYTHONPATH", "")])),
     }
     defaults = {"PYTHONUNBUFFERED": "1", **_compiler(launch, machine.kind, given)}
+    if machine.kind is Kind.NEURON:
+        defaults |= neuron.settings(given, launch, machine.compile_cache)
     if launch.launcher is Launcher.TORCHRUN:
         defaults |= _distributed(env, launch, machine)
     for name, value in defaults.items():
@@ -106,14 +111,15 @@ def _distributed(env: TrainingEnv, launch: Launch, machine: Machine) -> dict[str
         settings["GLOO_SOCKET_IFNAME"] = interface
     if machine.kind is Kind.GPU:
         settings |= {"NCCL_SOCKET_IFNAME": interface, "NCCL_PROTO": "simple"}
+    if machine.kind is Kind.NEURON and interface in machine.interfaces:
+        settings["CCOM_SOCKET_IFNAME"] = interface
     if machine.kind is not Kind.CPU and machine.efa:
         settings["FI_PROVIDER"] = "efa"
-        if env.current_instance_type.removeprefix("ml.").partition(".")[0] in _RDMA_FAMILIES:
-            settings |= {
-                "FI_EFA_USE_DEVICE_RDMA": "1",
-                "RDMAV_FORK_SAFE": "1",
-                "FI_EFA_FORK_SAFE": "1",
-            }
+        family = env.current_instance_type.removeprefix("ml.").partition(".")[0]
+        if machine.kind is Kind.NEURON or family in _RDMA_FAMILIES:
+            settings |= {"FI_EFA_USE_DEVICE_RDMA": "1", "RDMAV_FORK_SAFE": "1"}
+            if machine.kernel < _FORKS_SAFELY:
+                settings["FI_EFA_FORK_SAFE"] = "1"
     return settings
 
 

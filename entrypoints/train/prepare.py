@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from hotfire.entrypoints.train import hosts
+from hotfire.entrypoints.train import hosts, neuron
 from hotfire.entrypoints.train.children import Children
 from hotfire.entrypoints.train.config import interface_names, read_config
 from hotfire.entrypoints.train.devices import count_devices, kind_of, usable_cpus
@@ -70,7 +72,9 @@ def prepare(tree: MlTree, children: Children, environment: Mapping[str, str]) ->
         resource_config=config.resource_config,
         input_data_config=config.input_data_config,
         environment=environment,
-        devices=count_devices(children, environment),
+        devices=count_devices(
+            children, environment, str(config.resource_config.get("current_instance_type", ""))
+        ),
         base_dir=PurePosixPath(tree.root),
     )
     machine = Machine(
@@ -78,6 +82,8 @@ def prepare(tree: MlTree, children: Children, environment: Mapping[str, str]) ->
         cpus=usable_cpus(),
         interfaces=interface_names(),
         efa=Path("/dev/infiniband/uverbs0").exists(),
+        kernel=_kernel(),
+        compile_cache=neuron.cache_directory(tree, env.current_host, environment),
     )
     _introduce(env, machine, environment)
     refuse_unsupported(env)
@@ -100,6 +106,12 @@ def prepare(tree: MlTree, children: Children, environment: Mapping[str, str]) ->
         master=(known[master], _master_port(environment, launch)),
         wrapper=_wrapper(environment, launch),
     )
+
+
+def _kernel() -> tuple[int, int]:
+    """Major and minor version; newer than all where it does not say."""
+    numbers = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return (int(numbers[1]), int(numbers[2])) if numbers else (99, 0)
 
 
 def _bring_code(
@@ -166,12 +178,18 @@ def _check_toolchain(environment: Mapping[str, str]) -> None:
 
 
 def _wrapper(environment: Mapping[str, str], launch: Launch) -> tuple[str, ...]:
-    if environment.get(_PRECOMPILE) != "1" or launch.launcher is not Launcher.TORCHRUN:
+    if environment.get(_PRECOMPILE) != "1":
+        return ()
+    if launch.launcher is not Launcher.TORCHRUN:
+        say(f"{_PRECOMPILE}=1 is ignored: without torchrun nothing is compiled in parallel")
         return ()
     precompiler = shutil.which("neuron_parallel_compile", path=environment.get("PATH"))
     if precompiler is None:
         say(f"{_PRECOMPILE}=1 is ignored: neuron_parallel_compile is not installed here")
         return ()
+    say(
+        f"{_PRECOMPILE}=1: graphs are collected and compiled; what the script computes is meaningless"
+    )
     return (precompiler,)
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 import shutil
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from hotfire.entrypoints.train import talk
+from hotfire.entrypoints.train import neuron, talk
 from hotfire.entrypoints.train.children import Children
+from hotfire.entrypoints.train.devices import Kind as Accelerator
 from hotfire.entrypoints.train.environ import (
     passable,
     torchrun_command,
@@ -62,6 +64,9 @@ def run(
         )
         for line in left_out:
             say(line)
+        if ready.machine.kind is Accelerator.NEURON:
+            say(neuron.report(environment, settings))
+            _allow_open_files(neuron.OPEN_FILES)
         shown = talk.command_line([*_name(ready), *ready.env.arguments()])
         say(f"running {shown}")
         kills = _memory_kills()
@@ -72,6 +77,14 @@ def run(
 
         text = failure.explain(ended, shown, tree.code, out_of_memory=_memory_kills() > kills)
         return ended.exit_code, text
+
+
+def _allow_open_files(wanted: int) -> None:
+    """As many as the container may have: what we start inherits it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 @contextmanager
