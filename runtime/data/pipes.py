@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import re
@@ -15,6 +16,10 @@ from hotfire.runtime.layout import ML_ROOT
 
 _POLL = 0.01
 _BUFFER = 1 << 20
+
+
+class SharedFifoError(RuntimeError):
+    """Two processes read the same FIFO."""
 
 
 class PipeChannel:
@@ -35,16 +40,32 @@ class PipeChannel:
         self._timeout = timeout
         self._next: int | None = None
 
+    @property
+    def place(self) -> str:
+        """The channel on this host, for the processes of this host alone: hosts may share a machine."""
+        found = self._directory.stat()
+        return f"{self._name}@{found.st_dev:x}.{found.st_ino:x}"
+
     @contextmanager
     def epoch(self) -> Iterator[BinaryIO]:
         """The next epoch's stream; leaving the block early is fine, and moves on to the following one.
 
         Raises:
             TimeoutError: no FIFO appeared.
+            SharedFifoError: another process is reading it.
         """
         number = self._wait()
         self._next = number + 1
-        with (self._directory / f"{self._name}_{number}").open("rb", buffering=_BUFFER) as stream:
+        path = self._directory / f"{self._name}_{number}"
+        with path.open("rb", buffering=_BUFFER) as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SharedFifoError(
+                    f"another process reads {path}, and would get a part of its bytes by chance: channel {self._name} "
+                    "has one FIFO a host, for one process. hotfire.runtime.data.torch.PipeDataset shares its records "
+                    "out over ranks and workers; or give each process a channel"
+                ) from None
             yield stream
 
     def epochs(self, count: int | None = None) -> Iterator[BinaryIO]:

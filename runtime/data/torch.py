@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -13,6 +13,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from hotfire.runtime.data import recordio
 from hotfire.runtime.data.pipes import PipeChannel
+from hotfire.runtime.data.sharing import Share, follow, lead
 
 Decode = Callable[[bytes], Any]
 """From a record to a sample."""
@@ -35,12 +36,20 @@ def _environment(name: str, default: int) -> int:
 class PipeDataset(IterableDataset[Any]):
     """RecordIO records of a channel in Pipe mode; each iteration is one epoch.
 
-    A FIFO has one reader. With several ranks or workers on a host, give each a channel of its own and write
-    ``{rank}`` (the local rank) and ``{worker}`` in their places in ``channel``: ``train-{rank}-{worker}``.
+    A FIFO has one reader: local rank 0 (its DataLoader worker 0) reads, and hands every other rank and worker of the
+    host its records as they go, record ``i`` of the stream to process ``i % count``. So all of them must iterate, with
+    the same batch size; ``LOCAL_RANK`` and ``LOCAL_WORLD_SIZE`` say how many ranks there are. Where a rank or worker
+    has a channel of its own, write ``{rank}`` (the local one) and ``{worker}`` in their places in ``channel``.
     Keep DataLoader's workers alive (``persistent_workers``), so that they go on with the next epoch.
 
+    Args:
+        drop_last: leave out the records after the last one of which every process gets as many; ranks that step
+            together need it.
+        timeout: seconds to wait for a FIFO and for the other processes.
+
     Raises, when iterated:
-        ValueError: several processes of this host would read the same FIFO.
+        TimeoutError: no FIFO, or a process of the host does not iterate.
+        SharedFifoError: a process that knows of no other ranks reads the same FIFO.
     """
 
     def __init__(
@@ -50,28 +59,44 @@ class PipeDataset(IterableDataset[Any]):
         *,
         base: Path | None = None,
         timeout: float = 60.0,
+        drop_last: bool = False,
     ) -> None:
         super().__init__()
         self._channel, self._decode = channel, decode
-        self._base, self._timeout = base, timeout
+        self._base, self._timeout, self._drop_last = base, timeout, drop_last
         self._pipes: PipeChannel | None = None
 
     def __iter__(self) -> Iterator[Any]:
+        name, index, count = self._place()
         if self._pipes is None:
-            self._pipes = PipeChannel(self._name(), base=self._base, timeout=self._timeout)
-        with self._pipes.epoch() as stream:
-            yield from map(self._decode, recordio.read(stream))
+            self._pipes = PipeChannel(name, base=self._base, timeout=self._timeout)
+        share = Share(
+            name=name, place=self._pipes.place, index=index, count=count, timeout=self._timeout
+        )
+        with closing(self._records(self._pipes, share)) as records:
+            yield from map(self._decode, records)
 
-    def _name(self) -> str:
+    def _records(self, pipes: PipeChannel, share: Share) -> Generator[bytes]:
+        if share.index:
+            yield from follow(share)
+            return
+        with pipes.epoch() as stream:
+            records = recordio.read(stream)
+            yield from (
+                lead(records, share, drop_last=self._drop_last) if share.count > 1 else records
+            )
+
+    def _place(self) -> tuple[str, int, int]:
+        """The channel's name for this process, and its number among the processes that read the same."""
         rank, ranks = _environment("LOCAL_RANK", 0), _environment("LOCAL_WORLD_SIZE", 1)
         worker, workers = _worker()
-        for what, count in (("rank", ranks), ("worker", workers)):
-            if count > 1 and f"{{{what}}}" not in self._channel:
-                raise ValueError(
-                    f"{count} {what}s would read the FIFOs of channel {self._channel}, which have one reader: "
-                    f"give each a channel and name it with {{{what}}}"
-                )
-        return self._channel.replace("{rank}", str(rank)).replace("{worker}", str(worker))
+        name, index, count = self._channel, 0, 1
+        for what, number, numbers in (("rank", rank, ranks), ("worker", worker, workers)):
+            if f"{{{what}}}" in name:
+                name = name.replace(f"{{{what}}}", str(number))
+            else:
+                index, count = index * numbers + number, count * numbers
+        return name, index, count
 
 
 class RecordDataset(IterableDataset[Any]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import struct
 import subprocess
@@ -239,6 +240,17 @@ class TestPipes:
             assert stream.read() == b"late"
         thread.join()
 
+    def test_a_second_reader_of_a_fifo_is_refused(self, tmp_path: Path) -> None:
+        thread = self.serve(tmp_path, bytes(1 << 20))
+        with pipes.PipeChannel("t", base=tmp_path).epoch() as stream:
+            with (
+                pytest.raises(pipes.SharedFifoError, match="channel t has one FIFO a host"),
+                pipes.PipeChannel("t", base=tmp_path).epoch(),
+            ):
+                pass
+            assert len(stream.read()) == 1 << 20
+        thread.join()
+
     def test_no_fifo_is_told(self, tmp_path: Path) -> None:
         with (
             pytest.raises(TimeoutError, match=r"t_0 within 0\.05 s"),
@@ -293,13 +305,90 @@ class TestTorch:
         assert [list(loader), list(loader)] == [[1, 2], [3]]
         thread.join()
 
-    def test_a_fifo_has_one_reader(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_channel_of_its_own_is_named_by_rank(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         from hotfire.runtime.data.torch import PipeDataset
 
         monkeypatch.setenv("LOCAL_RANK", "1")
         monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-        with pytest.raises(ValueError, match=r"2 ranks would read .* name it with \{rank\}"):
-            next(iter(PipeDataset("t", base=tmp_path)))
         (tmp_path / "input" / "data").mkdir(parents=True)
         with pytest.raises(TimeoutError, match="t-1_0"):
             next(iter(PipeDataset("t-{rank}", base=tmp_path, timeout=0.01)))
+
+    def test_ranks_share_one_fifo_and_feed_their_devices(self, tmp_path: Path) -> None:
+        epochs = [[b"%d" % (100 * epoch + n) for n in range(11)] for epoch in range(2)]
+        thread = TestPipes().serve(tmp_path, *(written(*records) for records in epochs))
+        ranks = [ranked(FEEDS_DEVICE, tmp_path, rank) for rank in range(2)]
+        found = [json.loads(rank.communicate()[0]) for rank in ranks]
+        thread.join()
+        # Two ranks of two workers and whole turns of four: 8 of 11 records, 4 to a rank.
+        assert [[len(epoch) for epoch in rank] for rank in found] == [[4, 4], [4, 4]]
+        for number in range(2):
+            both = sorted(found[0][number] + found[1][number])
+            assert both == [100 * number + n for n in range(8)]
+
+    def test_a_rank_that_does_not_come_is_named(self, tmp_path: Path) -> None:
+        thread = TestPipes().serve(tmp_path, written(b"1"))
+        text = ranked(ITERATES, tmp_path, 0).communicate()[0]
+        thread.join()
+        assert "channel t is shared by 2 processes" in text
+        assert "number 1 did not come within 0.5 s" in text
+
+    def test_a_leader_that_dies_is_no_end_of_the_epoch(self, tmp_path: Path) -> None:
+        thread = TestPipes().serve(tmp_path, written(*[b"%d" % n for n in range(100)]))
+        leader = ranked(
+            ITERATES.replace("0.5", "60").replace("DIES = False", "DIES = True"), tmp_path, 0
+        )
+        follower = ranked(ITERATES.replace("0.5", "60"), tmp_path, 1)
+        assert "local rank 0) died" in follower.communicate()[0]
+        leader.communicate()
+        thread.join()
+
+
+FEEDS_DEVICE = """
+import json, sys
+from pathlib import Path
+import torch, torch_xla
+from torch.utils.data import DataLoader
+from torch_xla.distributed.parallel_loader import MpDeviceLoader
+from hotfire.runtime.data.torch import PipeDataset
+
+def decode(record):
+    return torch.tensor(int(record))
+
+data = PipeDataset("t", decode, base=Path(sys.argv[1]), drop_last=True)
+loader = DataLoader(data, batch_size=2, num_workers=2, persistent_workers=True)
+device = torch_xla.device()
+feed = MpDeviceLoader(loader, device)
+found = []
+for epoch in range(2):
+    found.append([])
+    for batch in feed:
+        assert batch.device == device
+        found[-1] += batch.tolist()
+print(json.dumps(found))
+"""
+
+ITERATES = """
+import os, sys
+from pathlib import Path
+from hotfire.runtime.data.torch import PipeDataset
+
+DIES = False
+try:
+    for record in PipeDataset("t", base=Path(sys.argv[1]), timeout=0.5):
+        if DIES:
+            os._exit(1)
+except (RuntimeError, TimeoutError, ValueError) as error:
+    print(error)
+"""
+
+
+def ranked(code: str, base: Path, rank: int) -> subprocess.Popen[str]:
+    """``code`` as one of two local ranks."""
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "build" / "view")}
+    env |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", "PJRT_DEVICE": "CPU"}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(base)], env=env, stdout=subprocess.PIPE, text=True
+    )
