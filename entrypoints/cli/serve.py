@@ -89,7 +89,6 @@ def serve(
 
     def say(text: str) -> None:
         click.echo(f"hotfire: {text}", err=True)
-        click.echo('hotfire: point a shell at it with: eval "$(hotfire env)"', err=True)
 
     endpoint.run(settings, around, say)
 

@@ -73,19 +73,44 @@ def run(settings: Settings, around: service.Surroundings, say: Callable[[str], N
         environ = clients.environment(address, around.store.home, around.environ)
         _become(environ)
         around = replace(around, environ=environ)
-        application.append(_assembled(settings, around, undo))
+        operations = _operations(settings, around)
+        undo.callback(_farewell, settings, around, operations, say)
+        application.append(_assembled(settings, around, operations, undo))
         thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="hotfire-http")
         thread.start()
         undo.callback(thread.join)
         undo.callback(server.shutdown)
         say(f"the endpoint is {address.url}")
+        say('point a shell at it with: eval "$(hotfire env)"')
         _until_told()
 
 
-def _assembled(settings: Settings, around: service.Surroundings, undo: ExitStack) -> Application:
+def _operations(settings: Settings, around: service.Surroundings) -> Operations:
+    return Operations(around, rules.load(settings.rules, settings.options), settings.capacity)
+
+
+def _farewell(
+    settings: Settings,
+    around: service.Surroundings,
+    operations: Operations,
+    say: Callable[[str], None],
+) -> None:
+    """Remove the buckets, unless they are to be kept or a job may still need them."""
+    jobs = sum(not row.ended for row in operations.index.rows())
+    tuning = sum(not record.terminal for record in operations.tuner.shelf.records())
+    if jobs or tuning:
+        say(
+            f"{jobs} training jobs go on, {tuning} tuning jobs wait: start the endpoint again on the same port for their "
+            "data and their models"
+        )
+    elif settings.persist is None:
+        shutil.rmtree(clients.directory(around.store.home) / "objects", ignore_errors=True)
+
+
+def _assembled(
+    settings: Settings, around: service.Surroundings, operations: Operations, undo: ExitStack
+) -> Application:
     moto = Moto()
-    chosen = rules.load(settings.rules, settings.options)
-    operations = Operations(around, chosen, settings.capacity)
     logs = LogOperations(around, operations.index)
 
     def put(region: str, metrics: Mapping[str, Any]) -> None:
@@ -107,14 +132,8 @@ def _assembled(settings: Settings, around: service.Surroundings, undo: ExitStack
 
 
 def _objects(settings: Settings, around: service.Surroundings, undo: ExitStack) -> ObjectStore:
-    root = settings.persist
-    if root is None:
-        # Not in the system's temporary directory, which is often memory. What a killed server left goes first.
-        root = around.cache / f"objects-{settings.port}-{os.getpid()}"
-        for old in around.cache.glob("objects-*"):
-            if not Path(f"/proc/{old.name.rpartition('-')[2]}").exists():
-                shutil.rmtree(old, ignore_errors=True)
-        undo.callback(shutil.rmtree, root, ignore_errors=True)
+    # Not in the system's temporary directory, which is often memory. What a killed server left is taken over.
+    root = settings.persist or clients.directory(around.store.home) / "objects"
     try:
         root.mkdir(parents=True, exist_ok=True)
         store = ObjectStore(root)
