@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 # Command -> module and attribute: a module is imported when its command runs, or when help needs its first line.
 _COMMANDS = {
     "run": ("hotfire.entrypoints.cli.run", "run"),
+    "doctor": ("hotfire.entrypoints.cli.doctor", "doctor"),
     "describe": ("hotfire.entrypoints.cli.jobs", "describe"),
     "logs": ("hotfire.entrypoints.cli.jobs", "logs"),
     "metrics": ("hotfire.entrypoints.cli.metrics", "metrics"),

@@ -78,10 +78,14 @@ def _check_first_optimizer_step() -> None:
     import torch
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+    checked = False
+
     def check(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        # The hook stays: torch cannot take one away while it runs several.
+        nonlocal checked
         parameters = (p for group in optimizer.param_groups for p in group["params"])
-        if any(p.device.type == "xla" for p in parameters):
-            handle.remove()
+        if not checked and any(p.device.type == "xla" for p in parameters):
+            checked = True
             check_world()
 
-    handle = register_optimizer_step_pre_hook(check)
+    register_optimizer_step_pre_hook(check)

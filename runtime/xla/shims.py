@@ -9,6 +9,7 @@ after ``torch_xla``:
 - ``collectives``: data parallelism over CPU processes (`hotfire.runtime.xla.cpu_collectives`)
 - ``spawn``: ``xmp.spawn`` inside workers that are already started (`hotfire.runtime.xla.spawn`)
 - ``guard``: no training when the worlds disagree (`hotfire.runtime.xla.guard`)
+- ``doctor``: what compiles again, stalls or goes wrong (`hotfire.runtime.xla.doctor`)
 
 after modules of ``transformers``, when torch_xla is in use:
 
@@ -39,6 +40,7 @@ AFTER_IMPORT = {
         "collectives": "cpu_collectives",
         "spawn": "spawn",
         "guard": "guard",
+        "doctor": "doctor.collector",
     },
     "transformers.training_args": {"hf_optimizer": "hf_optimizer"},
     "transformers.modeling_utils": {"hf_attention": "hf_attention"},

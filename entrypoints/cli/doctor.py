@@ -1,0 +1,192 @@
+"""``hotfire doctor``: run a few steps of a job and say what would cost time or money elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hotfire.entrypoints.cli import run as running
+
+if TYPE_CHECKING:
+    from hotfire.runtime.xla.doctor.report import Report
+
+FINDINGS = 4
+"""Exit code of ``--strict``: the job ran, and there are findings or more graphs than budgeted."""
+
+# Flags of `hotfire run` that make no sense for a few steps in the foreground.
+_NOT_OURS = frozenset(
+    [
+        "detach",
+        "dry_run",
+        "form",
+        "as_json",
+        "use_spot",
+        "max_wait",
+        "interrupt_after",
+        "spot_discount",
+        "checkpoints",
+        "checkpoint_local_path",
+        "compiler",
+        "compiler_debug",
+    ]
+)
+
+_OURS = frozenset(["steps", "sarif", "strict", "budget", "update_budget"])
+
+
+@click.command(short_help="Find what would recompile, stall or cost money on an accelerator.")
+@click.option(
+    "--steps",
+    type=click.IntRange(min=3),
+    default=20,
+    show_default=True,
+    help="Optimizer steps after which the epoch ends; evaluation and saving follow.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
+@click.option("--sarif", type=click.Path(dir_okay=False), help="Write findings as SARIF there.")
+@click.option("--strict", is_flag=True, help="Exit with 4 when there is an error or a warning.")
+@click.option(
+    "--budget",
+    type=click.Path(dir_okay=False),
+    help="Compare the number of graphs with this file; made if absent.",
+)
+@click.option("--update-budget", is_flag=True, help="Write the number of graphs to --budget.")
+@click.pass_context
+def doctor(ctx: click.Context, /, **flags: Any) -> int:
+    """Run a few steps of TARGET with XLA on this machine's CPU and report findings.
+
+    Takes the flags of `hotfire run`. The report goes to stdout, the job's log to stderr. Exit code:
+    0 done, 1 the job failed, 2 refused, 3 stopped, 4 findings or a larger budget with --strict,
+    70 internal error.
+    """
+    from hotfire.runtime import service
+
+    if flags["update_budget"] and not flags["budget"]:
+        raise click.UsageError("--update-budget needs --budget FILE.")
+    defaults = running.run.make_context("run", [], resilient_parsing=True).params
+    flags = {**defaults, **flags}
+    around = service.Surroundings.here()
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+    given = {
+        name for name, source in sources.items() if source and source.name != "DEFAULT"
+    } - _OURS
+    with ExitStack() as undo:
+        if flags["output"] is None:
+            # A few steps' model is worth nothing.
+            flags["output"] = undo.enter_context(tempfile.TemporaryDirectory(prefix="hotfire-"))
+        raw = running.request_of(flags, given, around)
+        raw["Environment"] = {**raw.get("Environment", {}), **_environment(flags["steps"])}
+        return _carry_out(raw, flags, around)
+
+
+def _environment(steps: int) -> dict[str, str]:
+    from hotfire.runtime.xla.doctor import settings
+
+    return {settings.VARIABLE: str(steps), "HOTFIRE_COMPILER": "xla", "PJRT_DEVICE": "CPU"}
+
+
+def _carry_out(raw: dict[str, Any], flags: Mapping[str, Any], around: Any) -> int:
+    from hotfire.entrypoints.cli.show import Console
+    from hotfire.runtime import service
+
+    options = running.options_of(dict(flags), around)
+    pending: list[Any] = []
+    observe: Any = pending.append
+    prepared = service.prepare(raw, options, around, lambda event: observe(event))
+    hosts = prepared.job.resource_config.hosts
+    console = observe = Console(hosts, logs_to_stderr=True, quiet=flags["quiet"])
+    for event in pending:
+        console(event)
+    record = service.run_prepared(
+        prepared, options, around, console, replace_existing=flags["replace"]
+    )
+    console.close()
+    report = _report(prepared, record, around)
+    code = int(service.exit_code(record))
+    return _show(report, flags, prepared.code.source) if code == 0 else _failed(report, flags, code)
+
+
+def _report(prepared: Any, record: Any, around: Any) -> Report:
+    """What the workers of all hosts left.
+
+    Raises:
+        ValidationError: nothing, since the script never imported torch_xla.
+    """
+    from hotfire.runtime.errors import ValidationError
+    from hotfire.runtime.xla.doctor import judge, settings, timeline
+
+    name = prepared.job.training_job_name
+    job_dir = around.store.open(name)
+    attempts = job_dir.attempts()
+    ranks = [
+        rank
+        for host in prepared.job.resource_config.hosts
+        for rank in timeline.read(
+            job_dir.host(attempts[-1], host).ml.output_data / settings.SUBDIRECTORY
+        )
+    ]
+    if not ranks:
+        raise ValidationError(
+            f"the script never imported torch_xla; {record.failure_reason or 'it ran to its end'}.",
+            do=f"hotfire logs {name} shows its output. "
+            "Train on torch_xla.device(), and install hotfire[xla] for --python.",
+        )
+    return judge.judge(sorted(ranks, key=lambda rank: rank.number), prepared.code.source)
+
+
+def _failed(report: Report, flags: Mapping[str, Any], code: int) -> int:
+    """The findings of a job that did not get through may say why."""
+    click.echo(json.dumps(report.to_json(), indent=2) if flags["as_json"] else report.text())
+    return code
+
+
+def _show(report: Report, flags: Mapping[str, Any], source: Path | None) -> int:
+    from dataclasses import replace
+
+    grown = False
+    if flags["budget"]:
+        change, grown = _against_budget(
+            report, Path(flags["budget"]), update=flags["update_budget"]
+        )
+        report = replace(report, change=change)
+    if flags["sarif"]:
+        from hotfire.runtime.xla.doctor import sarif
+
+        document = sarif.document(report, _below_here(source))
+        Path(flags["sarif"]).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    click.echo(json.dumps(report.to_json(), indent=2) if flags["as_json"] else report.text())
+    return FINDINGS if flags["strict"] and (report.failing or grown) else 0
+
+
+def _against_budget(report: Report, path: Path, *, update: bool) -> tuple[str, bool]:
+    """The change in words, and whether there are more graphs than before."""
+    from hotfire.runtime.errors import ValidationError
+    from hotfire.runtime.xla.doctor import report as reports
+
+    try:
+        before = reports.stored(path)
+    except ValueError as error:
+        raise ValidationError(f"{error}.", do="Remove it, and it is made anew.") from error
+    now = len(report.graphs)
+    if before is None or update:
+        reports.store(path, report)
+    before = now if before is None else before
+    return reports.compared(before, report), now > before and not update
+
+
+def _below_here(source: Path | None) -> str:
+    """The source directory as seen from here; empty where it is elsewhere."""
+    if source is None:
+        return ""
+    relative = os.path.relpath(source, Path.cwd())
+    return "" if relative.startswith("..") else relative
+
+
+doctor.params[:0] = [param for param in running.run.params if param.name not in _NOT_OURS]

@@ -1,0 +1,243 @@
+"""Rules about input: waiting for it, its types and places, how it is cut, how it is tokenised."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from typing import Any
+
+from hotfire.runtime.xla.doctor.findings import Finding, Run, Severity
+from hotfire.runtime.xla.doctor.rules_graphs import WARM_UP_STEPS, compile_cost
+from hotfire.runtime.xla.doctor.shapes import has_partial_batch
+from hotfire.runtime.xla.doctor.timeline import Event, site_of
+
+# A wait below this is the machine's noise and no loader's.
+_WAIT_SECONDS = 0.02
+_WAIT_SHARE = 0.3
+_STEPS = 3
+_WAITS = 2
+_TEXTS = 200
+_MIXED = re.compile(
+    r"on the same device|not an? XLA tensor|Expected XLA tensor|"
+    r"tensor is not on XLA|found at least two devices"
+)
+
+
+def loader_stall(run: Run) -> list[Finding]:
+    """The script waits for its loader for a good part of the step."""
+    quiet = [
+        segment.mark
+        for segment in run.first.observed
+        if segment.trained
+        and segment.opt_before >= WARM_UP_STEPS
+        and not any(report.compiled for report in segment.reports)
+    ]
+    # Batches come in bursts where they are uploaded ahead, so means; a single pause is no rule.
+    if len(quiet) < _STEPS or sum(mark["wait"] > _WAIT_SECONDS for mark in quiet) < _WAITS:
+        return []
+    wait = statistics.mean(mark["wait"] for mark in quiet)
+    step = statistics.mean(mark["seconds"] for mark in quiet)
+    if wait < _WAIT_SECONDS or wait < _WAIT_SHARE * step:
+        return []
+    loader, busy = _slowest(run)
+    if loader and busy < wait / 2:
+        return []
+    workers = loader["workers"] if loader else 0
+    return [
+        run.finding(
+            "loader-stall",
+            Severity.WARNING,
+            site_of(loader["site"]) if loader else None,
+            f"the step waits {wait * 1000:.0f} ms for its batch, {wait / step:.0%} of its time "
+            f"(num_workers={workers}).",
+            cost=f"{wait * 1000:.0f} ms at every step; a faster device waits just as long",
+            fix="do this work once, before training; or num_workers=2 and more, "
+            "persistent_workers=True, and MpDeviceLoader, which uploads ahead",
+        )
+    ]
+
+
+def _slowest(run: Run) -> tuple[Event | None, float]:
+    """The loader that took longest for a batch, and these seconds."""
+    busy = run.first.end.get("loaders", {})
+    loaders = {str(event["id"]): event for event in run.first.of("loader")}
+    means = {key: total / count for key, (total, count) in busy.items() if key in loaders}
+    slowest = max(means, key=lambda key: means[key], default=None)
+    return (loaders[slowest], means[slowest]) if slowest is not None else (None, 0.0)
+
+
+def partial_batch(run: Run) -> list[Finding]:
+    """The last batch of an epoch is smaller, so it is a program of its own."""
+    found = []
+    for loader in _loaders(run):
+        if has_partial_batch(loader) and loader["rows"] > loader["batch_size"]:
+            rest = loader["rows"] % loader["batch_size"]
+            found.append(
+                run.finding(
+                    "partial-batch",
+                    Severity.WARNING,
+                    site_of(loader["site"]),
+                    f"the last batch has {rest} of {loader['batch_size']} rows "
+                    f"({loader['rows']} rows): dimension 0 changes there.",
+                    cost=compile_cost(run, 1) + "; the device is used for "
+                    f"{rest / loader['batch_size']:.0%} in that step",
+                    fix="drop_last=True for training; for evaluation fill the batch up and "
+                    "give the added rows weight 0 (hotfire.runtime.xla.data.EvalBatches)",
+                )
+            )
+    return found
+
+
+def oversized_batch(run: Run) -> list[Finding]:
+    """A loader has fewer rows than one batch."""
+    found = []
+    for loader in _loaders(run):
+        rows, size = loader["rows"], loader["batch_size"]
+        if loader["plain_batches"] and rows and size and rows < size:
+            lost = "no batch at all" if loader["drop_last"] else f"one batch of {rows} rows"
+            found.append(
+                run.finding(
+                    "oversized-batch",
+                    Severity.WARNING,
+                    site_of(loader["site"]),
+                    f"the batch size is {size}, and a worker has {rows} rows: {lost}.",
+                    cost="an epoch is one step, and another shape than with more data",
+                    fix=f"a batch size of at most {rows}, or fewer workers",
+                )
+            )
+    return found
+
+
+def indivisible_rows(run: Run) -> list[Finding]:
+    """The rows cannot be divided among the workers: a sampler repeats some."""
+    found = []
+    for loader in _loaders(run):
+        rows, replicas = loader["dataset_rows"], loader["replicas"]
+        if rows and replicas and rows % replicas and not loader["sampler_drop_last"]:
+            found.append(
+                run.finding(
+                    "indivisible-rows",
+                    Severity.NOTE,
+                    site_of(loader["site"]),
+                    f"{rows} rows are not divisible by {replicas} workers: {loader['sampler']} "
+                    f"repeats {-rows % replicas} of them in every epoch.",
+                    cost="some rows count twice; metrics over all rows are slightly wrong",
+                    fix="DistributedSampler(drop_last=True) for training; for evaluation weigh "
+                    "the repeated rows with 0",
+                )
+            )
+    return found
+
+
+def mixed_devices(run: Run) -> list[Finding]:
+    """Some tensors of a step are on the host and some on the device."""
+    error = run.first.end.get("error") or {}
+    if _MIXED.search(error.get("message", "")):
+        message = error["message"].strip().splitlines()[0]
+        return [_mixed(run, site_of(error["site"]), f"the step fails: {message}", Severity.ERROR)]
+    for event in run.first.of("call"):
+        places = {key.split()[0] for key in event["parameters"]}
+        stray = [name for name, (shape, _, place) in event["tensors"].items() if place == "cpu"]
+        if "xla" in places and "cpu" in places:
+            names = [n for k, v in event["parameters"].items() if k.startswith("cpu") for n in v]
+            what = f"{', '.join(names)} of {event['module']} stayed on the CPU"
+            return [_mixed(run, site_of(event["site"]), what, Severity.WARNING)]
+        if "xla" in places and stray:
+            what = f"{', '.join(stray)} of {event['module']} comes on the CPU"
+            return [_mixed(run, site_of(event["site"]), what, Severity.WARNING)]
+    return []
+
+
+def _mixed(run: Run, site: Any, what: str, severity: Severity) -> Finding:
+    return run.finding(
+        "mixed-devices",
+        severity,
+        site,
+        f"{what}; other tensors of this step are on the device.",
+        cost="an error, or a transfer at every step",
+        fix="move the model and every tensor of the step with .to(torch_xla.device()) before the "
+        "loop; register constants as buffers",
+    )
+
+
+def double_precision(run: Run) -> list[Finding]:
+    """float64 on the device: Neuron has none, and others emulate it."""
+    found: dict[Any, Finding] = {}
+    for event in run.first.of("call"):
+        names = [n for n, (_, kind, _) in event["tensors"].items() if kind == "float64"]
+        weights = event["parameters"].get("xla float64", [])
+        if not (names or weights):
+            continue
+        what = ", ".join(names) or f"parameters ({', '.join(weights)})"
+        site = site_of(event["site"])
+        found.setdefault(
+            "double",
+            run.finding(
+                "float64",
+                Severity.WARNING,
+                site,
+                f"{what} of {event['module']} is float64.",
+                cost="accelerators have no fast float64: emulated, refused, or cut to float32",
+                fix="convert on the host: .float(), np.float32, torch.set_default_dtype",
+            ),
+        )
+    return list(found.values())
+
+
+def tokenising(run: Run) -> list[Finding]:
+    """Texts are tokenised one by one, or all of them in every worker."""
+    found = []
+    for entry in run.first.end.get("texts", ()):
+        site, texts = site_of(entry["site"]), entry["texts"]
+        if texts < _TEXTS:
+            continue
+        others = [_texts_at(rank.end, entry["site"]) for rank in run.ranks[1:]]
+        if others and all(count == texts for count in others):
+            found.append(_every_rank(run, entry))
+        elif entry["calls"] * 2 > texts:
+            found.append(
+                run.finding(
+                    "tokenising",
+                    Severity.WARNING,
+                    site,
+                    f"{texts} texts were tokenised one at a time, in one process: "
+                    f"{run.quote(site)}",
+                    cost=f"{entry['seconds']:.1f} s here, before or between steps",
+                    fix="tokenise once and in batches: dataset.map(..., batched=True, num_proc=4)",
+                )
+            )
+    return found
+
+
+def _every_rank(run: Run, entry: Event) -> Finding:
+    return run.finding(
+        "tokenising",
+        Severity.WARNING,
+        site_of(entry["site"]),
+        f"all {run.world_size} workers tokenise the same {entry['texts']} texts.",
+        cost=f"{entry['seconds']:.1f} s and the memory, {run.world_size} times",
+        fix="let one worker of each host do it and share the result (a file, or the cache of "
+        "datasets behind a barrier)",
+    )
+
+
+def _texts_at(end: Event, site: Any) -> int:
+    return sum(entry["texts"] for entry in end.get("texts", ()) if entry["site"] == site)
+
+
+def _loaders(run: Run) -> list[Event]:
+    """Loaders that were used, one for each line that makes them."""
+    used = run.first.end.get("loaders", {})
+    unique = {str(e["site"]): e for e in run.first.of("loader") if str(e["id"]) in used}
+    return list(unique.values())
+
+
+RULES = (
+    loader_stall,
+    partial_batch,
+    oversized_batch,
+    indivisible_rows,
+    mixed_devices,
+    double_precision,
+    tokenising,
+)

@@ -1,0 +1,44 @@
+"""Tokenising: how many texts, where, how long. Hooks transformers when the script imports it."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from typing import Any
+
+from hotfire.runtime.xla.after_import import after_import
+from hotfire.runtime.xla.doctor.watch_steps import Steps
+
+_BASE = "transformers.tokenization_utils_base"
+
+
+def watch(steps: Steps) -> None:
+    """Count calls of tokenizers by line; the end event has them."""
+    after_import(_BASE, functools.partial(_hook, steps))
+
+
+def _hook(steps: Steps) -> None:
+    base: Any = vars(sys.modules[_BASE])["PreTrainedTokenizerBase"]
+    original = base.__call__
+
+    @functools.wraps(original)
+    def call(tokenizer: Any, text: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if not steps.recorder.active:
+            return original(tokenizer, text, *args, **kwargs)
+        started = time.perf_counter()
+        result = original(tokenizer, text, *args, **kwargs)
+        _count(steps, text, time.perf_counter() - started)
+        return result
+
+    base.__call__ = call
+
+
+def _count(steps: Steps, text: Any, seconds: float) -> None:
+    site = steps.stack.site()
+    if site is None:
+        return
+    entry = steps.texts.setdefault(site, {"site": site, "calls": 0, "texts": 0, "seconds": 0.0})
+    entry["calls"] += 1
+    entry["texts"] += len(text) if isinstance(text, list | tuple) else 1
+    entry["seconds"] += seconds

@@ -1,0 +1,18 @@
+"""A step closure at every step."""
+
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+
+torch.manual_seed(0)
+device = torch_xla.device()
+model = torch.nn.Linear(16, 2).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(50):
+    inputs, labels = torch.randn(8, 16).to(device), torch.randint(0, 2, (8,)).to(device)
+    optimizer.zero_grad()
+    loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+    loss.backward()
+    optimizer.step()
+    xm.add_step_closure(print, args=(step, loss))  # doctor: frequent-log
+    torch_xla.sync()

@@ -1,0 +1,19 @@
+"""The last batch of an epoch is smaller; the epoch is longer than the steps looked at."""
+
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+from torch.utils.data import DataLoader, TensorDataset
+from torch_xla.distributed.parallel_loader import MpDeviceLoader
+
+torch.manual_seed(0)
+device = torch_xla.device()
+data = TensorDataset(torch.randn(803, 16), torch.randint(0, 2, (803,)))
+loader = DataLoader(data, batch_size=8)  # doctor: partial-batch
+model = torch.nn.Linear(16, 2).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    for inputs, labels in MpDeviceLoader(loader, device):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+        xm.optimizer_step(optimizer)

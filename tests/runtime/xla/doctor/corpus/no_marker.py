@@ -1,0 +1,16 @@
+"""Nothing ends a step: a loop for an eager device."""
+
+import torch
+import torch_xla
+
+torch.manual_seed(0)
+device = torch_xla.device()
+model = torch.nn.Linear(16, 2).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(50):
+    inputs, labels = torch.randn(8, 16).to(device), torch.randint(0, 2, (8,)).to(device)
+    optimizer.zero_grad()
+    loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+    loss.backward()
+    optimizer.step()  # doctor: missing-step-marker
+print("loss", loss.item())

@@ -1,0 +1,17 @@
+"""The loss tensor itself is printed inside the step."""
+
+import torch
+import torch_xla
+
+torch.manual_seed(0)
+device = torch_xla.device()
+model = torch.nn.Linear(16, 2).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(50):
+    inputs, labels = torch.randn(8, 16).to(device), torch.randint(0, 2, (8,)).to(device)
+    optimizer.zero_grad()
+    loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+    loss.backward()
+    optimizer.step()
+    print(step, loss)  # doctor: explicit-evaluation
+    torch_xla.sync()
