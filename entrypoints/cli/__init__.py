@@ -18,6 +18,8 @@ _COMMANDS = {
     "describe": ("hotfire.entrypoints.cli.jobs", "describe"),
     "logs": ("hotfire.entrypoints.cli.jobs", "logs"),
     "metrics": ("hotfire.entrypoints.cli.metrics", "metrics"),
+    "bench": ("hotfire.entrypoints.cli.bench", "bench"),
+    "tune-batch": ("hotfire.entrypoints.cli.tune_batch", "tune_batch"),
     "ps": ("hotfire.entrypoints.cli.jobs", "ps"),
     "wait": ("hotfire.entrypoints.cli.jobs", "wait"),
     "interrupt": ("hotfire.entrypoints.cli.jobs", "interrupt"),
