@@ -6,6 +6,7 @@ botocore's own validator checks neither patterns nor enums.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +20,7 @@ _PATTERN_LIMIT = 16_384
 _ENUM_LIMIT = 12
 _SHOWN = 120
 _INTEGER_TYPES = {"integer": 31, "long": 63}
+_FLOAT_TYPES = ("float", "double")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +198,8 @@ _TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
     "string": ((str,), "a string"),
     "integer": ((int,), "an integer"),
     "long": ((int,), "an integer"),
+    "float": ((int, float), "a number"),
+    "double": ((int, float), "a number"),
     "boolean": ((bool,), "true or false"),
 }
 
@@ -207,7 +211,9 @@ def _type_fault(kind: str, value: Any, path: str, secret: bool) -> Fault | None:
             f"{path.rpartition('.')[2] or 'The request'}: remove a member rather than giving null.",
         )
     types, noun = _TYPES[kind]
-    if isinstance(value, types) and not (isinstance(value, bool) and kind in _INTEGER_TYPES):
+    fits = isinstance(value, types) and isinstance(value, bool) is (kind == "boolean")
+    # JSON has numbers that no float holds.
+    if fits and (kind not in _FLOAT_TYPES or abs(value) <= sys.float_info.max):
         return None
     scalar = not isinstance(value, dict | list)
     text = (

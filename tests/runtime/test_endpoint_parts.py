@@ -13,6 +13,7 @@ from hotfire.runtime.endpoint import images, rules, search
 from hotfire.runtime.endpoint.admission import Admission, Capacity
 from hotfire.runtime.endpoint.paging import page
 from hotfire.runtime.errors import ValidationError
+from hotfire.runtime.traits import Walk
 
 ECR = "763104351884.dkr.ecr.us-west-2.amazonaws.com"
 
@@ -43,6 +44,18 @@ def test_pages_of_rows_that_come_and_go(descending: bool) -> None:
     assert [(row // 10, str(row)) for row in told] == sorted(
         [(row // 10, str(row)) for row in told], reverse=descending
     )
+
+
+@pytest.mark.parametrize("value", [True, "0.5", [], float("inf"), float("nan"), 10**400])
+def test_what_is_no_number(value: object) -> None:
+    shapes = {
+        "Root": {"type": "structure", "members": {"Loss": "Loss"}},
+        "Loss": {"type": "float"},
+    }
+    assert not list(Walk(shapes).check({"Loss": 0.5}, "Root"))
+    assert not list(Walk(shapes).check({"Loss": -2}, "Root"))
+    (fault,) = Walk(shapes).check({"Loss": value}, "Root")
+    assert "Member must be a number" in str(fault)
 
 
 JOB: dict[str, Any] = {

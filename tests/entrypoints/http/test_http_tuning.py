@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import http.client
 import itertools
+import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -215,3 +218,42 @@ def test_what_is_not_carried_out_is_refused_by_name(endpoint: Any) -> None:
         )["HyperParameterTuningJobSummaries"]
         == []
     )
+
+
+_WEIRD = (None, True, -1, 10**400, 1e308, "", "x" * 300, "../..", [], {}, [None], {"a": 1})
+
+
+def _paths(value: Any) -> Iterator[tuple[Any, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in items:
+        yield (key,)
+        if isinstance(inner, dict | list):
+            yield from ((key, *rest) for rest in _paths(inner))
+
+
+def test_whatever_is_wrong_with_a_request_it_is_refused(endpoint: Any) -> None:
+    """Each member in turn replaced by what it cannot be, or by what means nothing there."""
+    criteria = {
+        "TargetObjectiveMetricValue": 0.5,
+        "BestObjectiveNotImproving": {"MaxNumberOfTrainingJobsNotImproving": 3},
+        "ConvergenceDetected": {"CompleteOnConvergence": "Disabled"},
+    }
+    limits = {"MaxNumberOfTrainingJobs": 2, "MaxParallelTrainingJobs": 1}
+    good = request(endpoint, SCRIPT, NUMBERS, limits, TuningJobCompletionCriteria=criteria)
+    # Nothing runs whatever is let through.
+    del good["TrainingJobDefinition"]["ResourceConfig"]["InstanceCount"]
+    link = http.client.HTTPConnection("127.0.0.1", endpoint.port)
+    scope = "AWS4-HMAC-SHA256 Credential=any/20260101/us-east-1/sagemaker/aws4_request"
+    target = "SageMaker.CreateHyperParameterTuningJob"
+    for path, weird in itertools.product(_paths(good), _WEIRD):
+        changed = copy.deepcopy(good)
+        holder: Any = changed
+        for key in path[:-1]:
+            holder = holder[key]
+        holder[path[-1]] = weird
+        headers = {"Authorization": scope, "X-Amz-Target": target}
+        link.request("POST", "/", json.dumps(changed).encode(), headers)
+        answer = link.getresponse()
+        said = answer.read()
+        assert answer.status == 400, (path, weird, said)
+    link.close()
