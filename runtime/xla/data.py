@@ -7,7 +7,8 @@ per input shape, so no batch is ever shorter than the others.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
 
 import torch
 
@@ -101,3 +102,59 @@ class EvalBatches:
             weights = (index < self.row_count).float()
             batch = {name: t[index.clamp(max=self.row_count - 1)] for name, t in self._rows.items()}
             yield batch | {WEIGHTS: weights}
+
+
+class StaticBatches:
+    """Any loader's batches (dicts of tensors), all with `batch_size` rows; for MpDeviceLoader.
+
+    A short batch is dropped, or padded by its own rows; then each batch has an extra float32
+    tensor "weights" of shape (batch_size,), 0 for the padding: ``(losses * weights).sum() /
+    weights.sum()``. With `lengths`, tensors of two and more dimensions are also padded along the
+    second one, up to the smallest length that holds them, with ``fill.get(name, 0)``: one program
+    for each length instead of one for each batch.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Rows],
+        batch_size: int,
+        *,
+        last: Literal["pad", "drop"] = "pad",
+        lengths: Sequence[int] = (),
+        fill: Mapping[str, float] | None = None,
+    ) -> None:
+        self._loader = loader
+        self._batch_size = batch_size
+        self._pads = last == "pad"
+        self._lengths = sorted(lengths)
+        self._fill = fill or {}
+
+    def __len__(self) -> int:
+        if not self._pads:
+            raise TypeError("how many batches are dropped is known at the end only")
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Rows]:
+        for batch in self._loader:
+            count = row_count(batch)
+            if count > self._batch_size:
+                raise ValueError(f"a batch of {count} rows is larger than {self._batch_size}")
+            if self._lengths:
+                batch = {name: self._lengthened(name, t) for name, t in batch.items()}
+            if self._pads:
+                index = torch.arange(self._batch_size)
+                padded = {name: t[index % count] for name, t in batch.items()}
+                yield padded | {WEIGHTS: (index < count).float()}
+            elif count == self._batch_size:
+                yield batch
+
+    def _lengthened(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dim() < 2:
+            return tensor
+        fitting = [length for length in self._lengths if length >= tensor.shape[1]]
+        if not fitting:
+            raise ValueError(
+                f"{name!r} has length {tensor.shape[1]}, the longest allowed is {self._lengths[-1]}"
+            )
+        more = (0, 0) * (tensor.dim() - 2) + (0, fitting[0] - tensor.shape[1])
+        return torch.nn.functional.pad(tensor, more, value=self._fill.get(name, 0))

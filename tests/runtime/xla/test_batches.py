@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="batches need the xla extra")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotfire.runtime.xla.data import EvalBatches, TrainBatches, row_count
+from hotfire.runtime.xla.data import EvalBatches, StaticBatches, TrainBatches, row_count
 
 pytestmark = pytest.mark.xla
 
@@ -83,3 +83,46 @@ def test_uneven_tensors_are_refused() -> None:
         row_count({"x": torch.zeros(3), "y": torch.zeros(4)})
     with pytest.raises(ValueError, match="no rows"):
         TrainBatches(numbered(0), 1, rank=0, world_size=1, accumulation=1, seed=0)
+
+
+def loader_of(count: int, batch: int) -> list[dict[str, torch.Tensor]]:
+    """Batches with a row number, and tokens of a length that differs from batch to batch."""
+    firsts = range(0, count, batch)
+    return [
+        {
+            "row": torch.arange(first, min(first + batch, count)),
+            "tokens": torch.ones(min(batch, count - first), 3 + number, dtype=torch.int64),
+        }
+        for number, first in enumerate(firsts)
+    ]
+
+
+@given(st.integers(1, 40), small)
+def test_a_padded_loader_has_one_batch_size_and_counts_each_row_once(count: int, size: int) -> None:
+    batches = StaticBatches(loader_of(count, size), size)
+    seen: list[int] = []
+    for batch in batches:
+        assert batch["row"].shape == batch["weights"].shape == (size,)
+        seen += batch["row"][batch["weights"] == 1].tolist()
+    assert seen == list(range(count))
+    assert len(batches) == len(loader_of(count, size))
+
+
+def test_a_short_batch_can_be_dropped() -> None:
+    batches = list(StaticBatches(loader_of(10, 4), 4, last="drop"))
+    assert [batch["row"].tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert "weights" not in batches[0]
+
+
+def test_lengths_are_rounded_up_to_few_shapes() -> None:
+    loader = loader_of(16, 4)
+    batches = list(StaticBatches(loader, 4, lengths=[8, 4], fill={"tokens": -100}))
+    assert [batch["tokens"].shape[1] for batch in batches] == [4, 4, 8, 8]
+    assert batches[0]["tokens"][0].tolist() == [1, 1, 1, -100]
+    with pytest.raises(ValueError, match="'tokens' has length 5, the longest allowed is 4"):
+        list(StaticBatches(loader, 4, lengths=[4]))
+
+
+def test_a_batch_beyond_the_size_is_refused() -> None:
+    with pytest.raises(ValueError, match="a batch of 4 rows is larger than 3"):
+        list(StaticBatches(loader_of(4, 4), 3))
