@@ -53,7 +53,7 @@ def _final(metrics: Sequence[Mapping[str, Any]], name: str) -> float | None:
 
 
 def gone(trial: Trial, why: str, now: float) -> Summary:
-    """Of a training job that somebody has deleted."""
+    """Of a training job of which nothing is known any more."""
     return {
         "TrainingJobName": trial.name,
         "CreationTime": now,

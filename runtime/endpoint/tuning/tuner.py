@@ -45,6 +45,7 @@ class Tuner:
     stop: Stop
     _asked: dict[str, Asked] = field(default_factory=dict)
     _curves: dict[str, tuple[Mark, list[float]]] = field(default_factory=dict)
+    _troubles: dict[str, str] = field(default_factory=dict)
 
     def asked(self, record: Record) -> Asked:
         """The request of a tuning job, understood."""
@@ -59,8 +60,11 @@ class Tuner:
             if not record.terminal:
                 try:
                     self._step(record.name)
-                except Exception:
-                    logger.exception("tuning job %s cannot be moved on", record.name)
+                except Exception as error:
+                    # Once and not in every step.
+                    if self._troubles.get(record.name) != repr(error):
+                        logger.exception("tuning job %s cannot be moved on", record.name)
+                    self._troubles[record.name] = repr(error)
 
     def summaries(self, record: Record) -> list[Summary]:
         """The training jobs as they are now, in the order of their creation."""
@@ -74,8 +78,9 @@ class Tuner:
     def _look(self, trial: Trial, asked: Asked) -> Summary:
         try:
             row = self.index.row(trial.name)
-        except ResourceNotFound:
-            return outcomes.gone(trial, "the training job has been deleted", time.time())
+        except HotfireError as error:
+            # Deleted, or its record cannot be read.
+            return outcomes.gone(trial, error.what, time.time())
         return outcomes.summary(trial, row, asked.metric)
 
     def _step(self, name: str) -> None:

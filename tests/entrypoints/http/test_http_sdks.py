@@ -186,6 +186,11 @@ def test_sdk_3(endpoint: Any, client: Client) -> None:
     assert "status: Completed" in said
 
 
+def test_sdk_3_tunes(endpoint: Any, client: Client) -> None:
+    said = as_client(endpoint, client(SDK_3) / "python", EXAMPLES / "sdk_v3_tuner.py")
+    assert "status: Completed best: example-v3-" in said
+
+
 def test_aws_cli(endpoint: Any, client: Client, tmp_path: Path) -> None:
     aws = client(CLI_1) / "aws"
     (tmp_path / "data").mkdir()
