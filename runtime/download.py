@@ -6,13 +6,15 @@ import fcntl
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 
+from hotfire.runtime.daemon_pool import DaemonPool
 from hotfire.runtime.errors import DataError
 from hotfire.runtime.events import Observer, Progress
 from hotfire.runtime.s3 import CONNECTIONS, S3Client, S3Object, errors_as
+from hotfire.runtime.s3_patience import Patience
 from hotfire.runtime.storage import local_fault
 
 PART = 16 << 20
@@ -25,8 +27,9 @@ _MANY = 1 << 20
 _CHUNK = 1 << 18
 """Small enough to stay in the allocator's hands: larger blocks cost page faults, a third of the time."""
 
-_TRIES = 5
 _TICK = 0.1
+_LEAVE = 1.0
+"""Seconds for the workers to end after an error or Ctrl-C; one whose request is not answered is left behind."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +51,16 @@ def download(client: S3Client, wanted: Sequence[Wanted], observer: Observer, act
     """
     total = sum(one.object.size for one in wanted)
     shared = _Shared(client, wanted)
-    with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="download") as pool:
-        # Small objects wait for answers, large parts for the processor.
-        threads = CONNECTIONS if total < _MANY * shared.parts else _WRITERS
-        workers = [pool.submit(shared.work) for _ in range(min(threads, shared.parts))]
-        try:
-            _watch(workers, lambda: observer(_progress(activity, shared.done, total)))
-        finally:
-            shared.stop.set()
-            wait(workers)
+    # Small objects wait for answers, large parts for the processor.
+    threads = CONNECTIONS if total < _MANY * shared.parts else _WRITERS
+    pool = DaemonPool(threads, "download")
+    workers = [pool.submit(shared.work) for _ in range(min(threads, shared.parts))]
+    try:
+        _watch(workers, lambda: observer(_progress(activity, shared.done, total)))
+    finally:
+        shared.stop.set()
+        # What a thread left behind has open is not ours to close: the number may be another file's then.
+        if pool.close(_LEAVE):
             shared.close()
     observer(_progress(activity, shared.done, total))
 
@@ -226,25 +230,22 @@ class _Partial:
 
     def _transfer(self, start: int, length: int, shared: _Shared) -> None:
         """Bytes [start, start + length); a connection that breaks is opened again where it broke."""
-        done = tries = 0
+        done = 0
+        patience = Patience(shared.client, shared.stop.wait)
         while done < length and not shared.stop.is_set():
             try:
                 for data in self._read(start + done, start + length, shared):
-                    _write_all(self._file, data, start + done)
-                    done += len(data)
-                    tries = 0
-                    shared.moved(len(data))
                     if shared.stop.is_set():
                         return
-            except _Broken as error:
-                tries += 1
-                if tries == _TRIES:
-                    raise error.reason from error
-                shared.stop.wait(0.1 * 2**tries)
+                    _write_all(self._file, data, start + done)
+                    done += len(data)
+                    patience.moved()
+                    shared.moved(len(data))
+            except DataError as error:
+                if not patience.again(error.__cause__) and not shared.stop.is_set():
+                    raise
 
     def _read(self, start: int, end: int, shared: _Shared) -> Iterator[bytes]:
-        from botocore.exceptions import BotoCoreError, FlexibleChecksumError
-
         one = self.wanted.object
         whole = start == 0 and end == one.size
         extra = {} if whole else {"Range": f"bytes={start}-{end - 1}"}
@@ -255,12 +256,6 @@ class _Partial:
         try:
             with errors_as(DataError, one.uri, "download", prefix="Data download failed: "):
                 yield from answer["Body"].iter_chunks(_CHUNK)
-        except DataError as error:
-            # A wrong checksum shows only when every byte has come: there is nothing left to go on from.
-            cause = error.__cause__
-            if isinstance(cause, BotoCoreError) and not isinstance(cause, FlexibleChecksumError):
-                raise _Broken(error) from error
-            raise
         finally:
             answer["Body"].close()
 
@@ -277,14 +272,6 @@ class _Partial:
         if self._private and not keep:
             self._path.unlink(missing_ok=True)
             self._journal_path.unlink(missing_ok=True)
-
-
-class _Broken(Exception):
-    """The body ended early; worth another try."""
-
-    def __init__(self, reason: DataError) -> None:
-        super().__init__(str(reason))
-        self.reason = reason
 
 
 def _write_all(handle: int, data: bytes, at: int) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from hotfire.runtime import manifests
+from hotfire.runtime.daemon_pool import DaemonPool
 from hotfire.runtime.data_rules import DataRules
-from hotfire.runtime.errors import ValidationError
+from hotfire.runtime.download import Wanted, download
+from hotfire.runtime.errors import DataError, ValidationError
+from hotfire.runtime.events import ignore
 from hotfire.runtime.keys import KeyTree, key_tree
 from hotfire.runtime.s3 import S3, S3Object, errors_as
 from hotfire.runtime.storage import (
@@ -20,7 +22,6 @@ from hotfire.runtime.storage import (
     S3Location,
     local_fault,
     parse_uri,
-    replacing,
 )
 
 _HEADS = 32
@@ -79,8 +80,12 @@ def of_manifest(uri: str, locations: Locations, rules: DataRules, s3: S3) -> Lis
     text = _text(uri, locations, s3)
     manifest = manifests.parse(text, uri)
     parse_uri(manifest.prefix)
-    with ThreadPoolExecutor(min(_HEADS, len(manifest.uris))) as pool:
-        objects = tuple(pool.map(lambda one: find(one, locations, s3), manifest.uris))
+    pool = DaemonPool(_HEADS, "manifest")
+    try:
+        found = [pool.submit(find, one, locations, s3) for one in manifest.uris]
+        objects = tuple(one.result() for one in found)
+    finally:
+        pool.close()
     prefix = _key(manifest.prefix)
     return Listing(
         prefix=prefix,
@@ -161,8 +166,10 @@ def augmented(
         one = s3.head(location)
         path = cache / "manifests" / f"{one.etag}-{one.size}"
         if not path.exists():
-            with errors_as(ValidationError, uri, "read"), replacing(path) as temporary:
-                s3.client.download_file(location.bucket, location.key, str(temporary))
+            try:
+                download(s3.client, [Wanted(one, path)], ignore, uri)
+            except DataError as error:
+                raise ValidationError(error.what, do=error.do) from error
     try:
         return manifests.index(path, uri, attributes, skip=skip)
     except OSError as error:

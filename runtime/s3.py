@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,10 +13,15 @@ from typing import Any
 
 from hotfire.runtime.errors import DataError, HotfireError, ValidationError
 from hotfire.runtime.events import Observer, Progress
+from hotfire.runtime.s3_patience import Patience
 from hotfire.runtime.storage import S3Location
 
 CONNECTIONS = 16
 """Requests in flight at once."""
+
+CONNECT_SECONDS = 10.0
+READ_SECONDS = 30.0
+"""Without an answer or its next byte, until boto3 asks again."""
 
 S3Client = Any
 """boto3 makes its client classes at run time; there is nothing to name."""
@@ -46,7 +52,12 @@ def default_client() -> S3Client:
     from botocore.config import Config
 
     # A session of our own: boto3's default one keeps the credentials that it found first.
-    return boto3.session.Session().client("s3", config=Config(max_pool_connections=CONNECTIONS))
+    config = Config(
+        max_pool_connections=CONNECTIONS,
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=READ_SECONDS,
+    )
+    return boto3.session.Session().client("s3", config=config)
 
 
 class S3:
@@ -145,13 +156,20 @@ class S3:
         """
         extra = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": kms_key_id} if kms_key_id else {}
         total = source.stat().st_size
-        report = _Counter(observer, activity, total)
-        with errors_as(
-            DataError, to.uri, "upload to", kept=source, prefix="Artifact upload failed: "
-        ):
-            self.client.upload_file(
-                str(source), to.bucket, to.key, ExtraArgs=extra, Callback=report.moved
-            )
+        patience = Patience(self.client, _slept)
+        while True:
+            report = _Counter(observer, activity, total)
+            try:
+                with errors_as(
+                    DataError, to.uri, "upload to", kept=source, prefix="Artifact upload failed: "
+                ):
+                    self.client.upload_file(
+                        str(source), to.bucket, to.key, ExtraArgs=extra, Callback=report.moved
+                    )
+                break
+            except DataError as error:
+                if not patience.again(_inner(error.__cause__)):
+                    raise
         observer(Progress(activity=activity, done=total, total=total))
 
 
@@ -180,12 +198,23 @@ def errors_as(
     try:
         yield
     except (Boto3Error, BotoCoreError, ClientError, ValueError) as error:
-        # boto3 wraps the ClientError of an upload in a text; the codes are in what it wrapped.
-        inner = error.__context__ if isinstance(error, Boto3Error) else error
+        inner = _inner(error)
         what, do = explain(inner if isinstance(inner, Exception) else error, uri, verb)
         if kept is not None:
             do = f"{do} The local copy is kept: {kept}"
         raise kind(prefix + what, do=do) from error
+
+
+def _inner(error: BaseException | None) -> BaseException | None:
+    """boto3 wraps the ClientError of an upload in a text; the codes are in what it wrapped."""
+    from boto3.exceptions import Boto3Error
+
+    return error.__context__ if isinstance(error, Boto3Error) else error
+
+
+def _slept(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
 
 
 _BY_CODE = {

@@ -5,18 +5,19 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 
+from hotfire.runtime.daemon_pool import DaemonPool
 from hotfire.runtime.errors import DataError
 from hotfire.runtime.s3 import S3, S3Object, errors_as
+from hotfire.runtime.s3_patience import Patience
 
 PART = 2 << 20
 """Bytes of one request."""
 AHEAD = 4
 """Requests in flight for one object, and objects begun before their turn: 8 parts are the most that memory holds."""
 
-_TRIES = 5
 _PREFIX = "Data download failed: "
 
 
@@ -54,13 +55,12 @@ class Blocks:
         self, bucket: str, key: str, etag: str, start: int, count: int
     ) -> tuple[bytes, dict[str, object]]:
         """Likewise, with S3's whole answer; any version where ``etag`` is empty. Fewer bytes where the object ends."""
-        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.exceptions import ClientError
 
         extra = {"IfMatch": f'"{etag}"'} if etag else {}
         uri, span = f"s3://{bucket}/{key}", f"bytes={start}-{start + count - 1}"
-        tries = 0
+        patience = Patience(self._s3.client, self._stop.wait)
         while True:
-            tries += 1
             try:
                 with errors_as(DataError, uri, "download", prefix=_PREFIX):
                     answer = self._s3.client.get_object(Bucket=bucket, Key=key, Range=span, **extra)
@@ -70,10 +70,8 @@ class Blocks:
                 cause = error.__cause__
                 if isinstance(cause, ClientError) and _empty(cause):
                     return b"", {}
-                # Only a connection that broke is worth another try; boto3 repeats the rest itself.
-                if not isinstance(cause, BotoCoreError) or tries == _TRIES or self._stop.is_set():
+                if not patience.again(cause):
                     raise
-                self._stop.wait(0.1 * 2**tries)
 
 
 class Reader:
@@ -81,7 +79,7 @@ class Reader:
 
     def __init__(self, s3: S3, stop: threading.Event) -> None:
         self._blocks = Blocks(s3, stop)
-        self._pool = ThreadPoolExecutor(2 * AHEAD, thread_name_prefix="s3")
+        self._pool = DaemonPool(2 * AHEAD, "s3")
 
     def begin(self, bucket: str, key: str, listed: S3Object | None = None) -> Future[Opened]:
         """Ask for an object; ``listed`` is what it must still be."""
@@ -108,8 +106,8 @@ class Reader:
                 one.cancel()
 
     def close(self) -> None:
-        """Do not wait for requests whose answers nobody wants."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """Do not wait for requests whose answers nobody wants; whoever waits for one gets CancelledError."""
+        self._pool.close()
 
     def _open(self, bucket: str, key: str, listed: S3Object | None) -> Opened:
         if listed is not None and listed.size == 0:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from hotfire.runtime import download
+from hotfire.runtime import download, s3_patience
 from hotfire.runtime.download import Wanted
 from hotfire.runtime.errors import DataError
 from hotfire.runtime.events import Event, Progress, ignore
@@ -152,7 +152,7 @@ def test_a_connection_that_breaks_goes_on_where_it_broke(tmp_path: Path, server:
 def test_a_connection_that_never_works_fails_and_leaves_no_target(
     tmp_path: Path, server: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(download, "_TRIES", 2)
+    monkeypatch.setattr(s3_patience, "_TRIES", 2)
     one = wanted(server, "k", b"x" * 1000, tmp_path)
     server.break_after = 0
     with pytest.raises(DataError, match="Data download failed: cannot download s3://b/k"):
