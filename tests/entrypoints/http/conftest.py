@@ -209,10 +209,10 @@ def start_endpoint(tmp_path: Path) -> Iterator[Callable[..., Endpoint]]:
 
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], object]], None]:
-    """Wait until something is true; fail after half a minute."""
+    """Wait until something is true; fail after two minutes."""
 
     def wait(condition: Callable[[], object]) -> None:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while not condition():
             assert time.monotonic() < end, "waited in vain"
             time.sleep(0.1)

@@ -408,7 +408,7 @@ def test_jobs_of_the_command_line_are_the_same_jobs(endpoint: Any) -> None:
 def test_other_jobs_wait_in_order(
     start_endpoint: Callable[..., Any], eventually: Callable[..., None]
 ) -> None:
-    endpoint = start_endpoint("--max-jobs", "1", "--persist", "kept")
+    endpoint = start_endpoint("--max-jobs", "1")
     sagemaker = endpoint.client("sagemaker")
 
     def status(name: str) -> str:
@@ -422,7 +422,7 @@ def test_other_jobs_wait_in_order(
     # One that waits can be stopped; it never starts.
     sagemaker.stop_training_job(TrainingJobName=waiting[1])
     eventually(lambda: status(waiting[1]) == "Stopped")
-    # Neither the queue nor what runs needs the server.
+    # Neither the queue nor what runs needs the server; the next one has its buckets.
     port = endpoint.port
     endpoint.end(signal.SIGKILL)
     endpoint.start(port)
@@ -432,6 +432,10 @@ def test_other_jobs_wait_in_order(
     ends = [endpoint.ended(name) for name in (first, waiting[0], waiting[2])]
     assert [end["TrainingJobStatus"] for end in ends] == ["Stopped", "Completed", "Completed"]
     assert ends[1]["TrainingEndTime"] <= ends[2]["TrainingStartTime"]
+    buckets = endpoint.home / "home" / "endpoint" / "objects"
+    assert list(buckets.iterdir())
+    assert endpoint.end() == 0
+    assert not buckets.exists()
 
 
 def test_what_does_not_fit_can_be_refused(start_endpoint: Callable[..., Any]) -> None:
