@@ -33,6 +33,14 @@ BENCHMARKS = {
         "at most 0.15 s more; 1,000 calls a second on one core; 100 ms",
     ),
     "loop": ("our training step against a hand-written torch_xla step", "at most 1.02 times"),
+    "compilers": (
+        "a MiniLM-sized classifier under eager, Inductor and XLA: step, compilation, memory",
+        "none: XLA on a CPU is for correctness",
+    ),
+    "prefetch": (
+        "`.to(device)` in the loop against MpDeviceLoader, a batch waiting as long as a step computes",
+        "none",
+    ),
 }
 
 
