@@ -72,14 +72,19 @@ def _finish(steps: Steps) -> None:
     steps.recorder.write("end", **steps.totals(), error=_error(steps), files=_user_files(steps))
     steps.recorder.stop()
     settings = steps.settings
-    try:
-        if settings.summary and settings.rank == 0 and steps.optimizer_steps:
-            from hotfire.runtime.xla.doctor.summary import text
+    if settings.summary and settings.rank == 0 and steps.optimizer_steps:
+        _print_summary(settings)
+    if settings.temporary:
+        shutil.rmtree(settings.directory, ignore_errors=True)
 
-            print(text(settings.directory), file=sys.stderr)
-    finally:
-        if settings.temporary:
-            shutil.rmtree(settings.directory, ignore_errors=True)
+
+def _print_summary(settings: Settings) -> None:
+    from hotfire.runtime.xla.doctor.summary import text
+
+    try:
+        print(text(settings.directory), file=sys.stderr)
+    except Exception as error:  # noqa: BLE001 (a job that trained well must not end with ours)
+        print(f"hotfire: no XLA summary: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 def _error(steps: Steps) -> dict[str, Any] | None:

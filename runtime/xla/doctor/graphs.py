@@ -18,6 +18,8 @@ from hotfire.runtime.xla.doctor.trace import Cause, Report
 # Of one graph by neuronx-cc. An assumption, stated with every estimate: compilation grows with the
 # graph and was never measured here.
 ASSUMED_MINUTES = (1.0, 10.0)
+ASSUMED_MINUTES_SMALL = (0.1, 1.0)
+SMALL_NODES = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,9 +127,12 @@ def _site(run: Run, part: Part) -> Site | None:
 
 def estimate(graphs: Sequence[Graph]) -> str:
     """What compiling them costs on Trainium, with what it assumes."""
-    low, high = (len(graphs) * minutes for minutes in ASSUMED_MINUTES)
+    small = sum(0 < graph.nodes < SMALL_NODES for graph in graphs)
+    both = zip(ASSUMED_MINUTES_SMALL, ASSUMED_MINUTES, strict=True)
+    low, high = (small * less + (len(graphs) - small) * more for less, more in both)
     return (
-        f"on Trainium {len(graphs)} neuronx-cc compilations: about {low:.0f} to {high:.0f} minutes "
-        f"before the first run of each, assuming {ASSUMED_MINUTES[0]:.0f} to "
-        f"{ASSUMED_MINUTES[1]:.0f} minutes a graph, one after another, nothing cached; not measured"
+        f"on Trainium one neuronx-cc compilation each, about {low:.1f} to {high:.0f} minutes in "
+        f"all, assuming {ASSUMED_MINUTES[0]:.0f} to {ASSUMED_MINUTES[1]:.0f} minutes a graph "
+        f"({ASSUMED_MINUTES_SMALL[0]} to {ASSUMED_MINUTES_SMALL[1]:.0f} below {SMALL_NODES} nodes), "
+        "one after another, nothing cached; not measured"
     )

@@ -64,7 +64,8 @@ class Report:
                 f"  {graph.id}  {graph.kind:<10} {graph.nodes or '?':>6} nodes {graph.inputs:>5} in "
                 f"{graph.outputs:>5} out  run {graph.runs}x from step {graph.step}{place}"
             )
-        lines.append(budget_of.estimate(self.graphs))
+        if self.graphs:
+            lines.append(budget_of.estimate(self.graphs))
         return [*lines, *filter(None, [self.change])]
 
 

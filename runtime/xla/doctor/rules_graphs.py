@@ -24,7 +24,8 @@ _READS = {
     "__repr__": ("printed", "print every some hundred steps, in xm.add_step_closure"),
     "__format__": ("formatted", "log every some hundred steps, in xm.add_step_closure"),
 }
-_HIDDEN = ("masking_utils", "sdpa_attention")
+# transformers' functions that build a mask for sdpa: masking_utils.py, modeling_attn_mask_utils.py.
+_MASKS = ("masking_utils.py", "mask_utils.py")
 
 
 def compile_cost(run: Run, count: int) -> str:
@@ -224,16 +225,23 @@ def _names_attention(call: object) -> bool:
 
 
 def _hidden(report: Report) -> bool:
-    return any(part in frame.file for frame in report.frames[:12] for part in _HIDDEN)
+    return any(frame.file.endswith(_MASKS) for frame in report.frames)
 
 
 def _evaluations(run: Run) -> dict[tuple[Site | None, bool], list[Report]]:
-    """Runs of graphs that a wanted value cut off, by line and by whether training went on."""
+    """Runs of graphs that a wanted value cut off, by line and by whether training went on.
+
+    A summary's trace has compilations alone: the reads at that line tell how often.
+    """
+    summary = not run.first.start.get("steps")
     found: dict[tuple[Site | None, bool], list[Report]] = defaultdict(list)
     for segment in run.first.observed:
-        for report in segment.causes(Cause.EVALUATION, compiled=False):
+        for report in segment.causes(Cause.EVALUATION, compiled=summary):
             if not _saving(report.frames):
-                found[run.first.user_site(report.frames), segment.trained].append(report)
+                site = run.first.user_site(report.frames)
+                reads = run.first.reads.get(site, {}) if site else {}
+                runs = reads.get("steps" if segment.trained else "count", 1) if summary else 1
+                found[site, segment.trained] += [report] * runs
     return found
 
 

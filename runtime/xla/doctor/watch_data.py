@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import opcode
 import sys
 import threading
@@ -23,7 +24,8 @@ from hotfire.runtime.xla.doctor.watch_steps import Steps
 
 _DIGESTS = 3
 _FOR_ITER = opcode.opmap["FOR_ITER"]
-_ids: dict[int, int] = {}
+# A script that makes one for every epoch has said all with the first.
+_LOADERS = 100
 
 
 class Iteration:
@@ -52,15 +54,14 @@ def watch(steps: Steps) -> None:
 
 
 def _watch_construction(steps: Steps) -> None:
-    original = DataLoader.__init__
+    original, numbers = DataLoader.__init__, itertools.count()
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        if steps.recorder.active and id(self) not in _ids:
-            _ids[id(self)] = len(_ids)
-            vars(self)["_hotfire_loader"] = _ids[id(self)]
-            steps.recorder.write("loader", **steps.now(), id=_ids[id(self)], **_facts(steps, self))
+        if steps.detailed and (number := next(numbers)) < _LOADERS:
+            vars(self)["_hotfire_loader"] = number
+            steps.recorder.write("loader", **steps.now(), id=number, **_facts(steps, self))
 
     DataLoader.__init__ = init  # type: ignore[method-assign]
 
@@ -188,7 +189,9 @@ def _write_digest(steps: Steps, loader: int | None, number: int, batch: Any) -> 
 
 def _host_tensors(value: Any) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
-        return [value] if value.device.type == "cpu" and value.numel() and value.dim() else []
+        plain = value.layout is torch.strided and not value.is_quantized
+        on_host = plain and value.device.type == "cpu"
+        return [value] if on_host and value.numel() and value.dim() else []
     items = value.values() if hasattr(value, "values") else value
     if isinstance(value, dict | list | tuple) or hasattr(value, "values"):
         return [tensor for item in items for tensor in _host_tensors(item)]

@@ -94,7 +94,7 @@ class Steps:
     def _reading(self) -> bool:
         """Epochs that were cut short do not tell how often a script reads."""
         steps = self.settings.steps
-        return self.recorder.active and not (steps and self.optimizer_steps > steps)
+        return self.detailed and not (steps and self.optimizer_steps > steps)
 
     def now(self) -> dict[str, int]:
         """The place of an event: markers, optimizer steps and backward passes so far."""
