@@ -59,7 +59,7 @@ def find(
     for path in entries:
         _refuse_unreadable(name, path)
     notes: tuple[str, ...] = ()
-    whole = entries[0] if len(entries) == 1 and entries[0].is_dir() else None
+    whole = location.path if entries == (location.path,) and location.path.is_dir() else None
     if whole is not None and not _some(whole):
         notes = (
             f"channel {name}: {whole} is empty; SageMaker refuses an S3 prefix without objects",
@@ -69,6 +69,7 @@ def find(
         hosts=hosts,
         entries=entries,
         whole=whole is not None,
+        stem=location.path.name if entries != (location.path,) else "",
         uri=uri,
         notes=notes,
         mode=mode,
@@ -126,6 +127,8 @@ class LocalInput:
     entries: tuple[Path, ...]
     whole: bool
     uri: str
+    stem: str = ""
+    """What all names begin with where the prefix ends inside a name."""
     notes: tuple[str, ...] = ()
     mode: MountMode = MountMode.COPY_ON_WRITE
     has_manifest: bool = True
@@ -179,8 +182,12 @@ class LocalInput:
             else:
                 yield entry, below
 
+    def sizes(self) -> list[int]:
+        """Bytes of every file, in no order."""
+        return [path.stat().st_size for path, _ in self._files()]
+
     def size(self) -> Size:
-        sizes = [path.stat().st_size for path, _ in self._files()]
+        sizes = self.sizes()
         return Size(len(sizes), sum(sizes))
 
     def preview(self, host: str, epoch: int) -> Iterator[Item]:

@@ -115,10 +115,13 @@ class Planner:
         if not isinstance(location, LocalLocation) or in_parts:
             return None
         found = self._local(channel, source, hosts, location)
-        if self.settings.bandwidth is None or channel.input_mode is not InputMode.FILE:
+        if found.stem and self.settings.rules["prefix-cut"] == "prefix":
+            return None
+        walks = self.settings.thorough or self.settings.bandwidth
+        if channel.input_mode is not InputMode.FILE or not walks:
             return found
-        sizes = [found.size().bytes]
-        advice = self._advice(channel, sizes, replace(assignment, units=1))
+        sizes = found.sizes()
+        advice = self._advice(channel, sizes, replace(assignment, units=len(sizes)))
         return replace(found, notes=(*found.notes, *advice))
 
     def _local(
@@ -137,7 +140,7 @@ class Planner:
             mode=MountMode.READ_ONLY if fast else MountMode.COPY_ON_WRITE,
             has_manifest=self._has_manifest(channel),
         )
-        if fast and location.below and not found.whole and found.entries != (location.path,):
+        if fast and found.stem:
             raise fastfile.partial(channel.channel_name, source.s3_uri)
         return found
 
@@ -148,7 +151,7 @@ class Planner:
         location = self.locations.resolve(source.s3_uri)
         if isinstance(location, LocalLocation):
             found = self._local(channel, source, hosts, location)
-            return _of_local(found)
+            return _of_local(found, cut=found.stem if rules["prefix-cut"] == "prefix" else "")
         objects = channel_s3.find(self.job, location, self.s3)
         if channel.input_mode is InputMode.FAST_FILE and channel_s3.partial_folder(
             location, objects
@@ -188,6 +191,10 @@ class Planner:
             locations=self.locations,
             s3=self.s3,
             rules=self.settings.rules,
+            # '@' is no character of channel names.
+            epochs=self.staging / "@epochs"
+            if self.settings.rules["pipe-restart"] == "continue"
+            else None,
             manifest_lines=lines,
             notes=tuple(self._advice(channel, sizes, assignment)),
         )
@@ -202,7 +209,7 @@ class Planner:
             self.locations,
             self.cache,
             self.s3,
-            skip=rules["attribute-missing"] == "skip",
+            missing=rules["attribute-missing"],
         )
         return self._pipe(channel, hosts, LineUnits(manifest))
 
@@ -240,11 +247,11 @@ class Planner:
         return replace(found, notes=(note,))
 
 
-def _of_local(found: channel_local.LocalInput) -> Listing:
-    """Files of this machine, whose place in the channel is known already."""
+def _of_local(found: channel_local.LocalInput, *, cut: str) -> Listing:
+    """Files of this machine, whose place in the channel is known already, but for what they ``cut`` off."""
     objects = tuple(replace(one, key=str(path)) for one, path in found.objects())
     uris = tuple(one.uri for one in objects)
-    return Listing(prefix=found.manifest_first, objects=objects, uris=uris, cut="")
+    return Listing(prefix=found.manifest_first, objects=objects, uris=uris, cut=cut)
 
 
 def _below_root(root: Path, source: FileSystemDataSource) -> Path:

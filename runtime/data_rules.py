@@ -85,6 +85,12 @@ RULES: tuple[Rule, ...] = (
         source="contract 3.7, open question 6",
     ),
     Rule(
+        name="pipe-restart",
+        values=("zero", "continue"),
+        meaning="a job that restarts begins with epoch 0 again, or goes on with the epoch after the last one opened",
+        source="contract 3.7",
+    ),
+    Rule(
         name="recordio-large",
         values=("parts", "refuse"),
         meaning="an object of 2^29 bytes or more becomes one record of several parts, or is refused",
@@ -98,8 +104,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="attribute-missing",
-        values=("refuse", "skip"),
-        meaning="a line without a requested attribute refuses the job, or is left out",
+        values=("refuse", "fail", "skip"),
+        meaning="a line without a requested attribute refuses the job, fails it when its turn comes, or is left out",
         source="contract 3.9",
     ),
 )

@@ -40,6 +40,8 @@ class DataSettings:
     bandwidth: float | None = None
     """Bytes per second that the service's download is assumed to reach."""
     cache_limit: int = CACHE_LIMIT
+    thorough: bool = False
+    """Nothing will start: there is time to walk local data for advice."""
     containers: bool = False
     """The hosts are containers, whose processes and whose engine are other users."""
 
@@ -51,6 +53,7 @@ class DataSettings:
         samples: Iterable[str] = (),
         bandwidth: str = "",
         cache_limit: str = "",
+        thorough: bool = False,
         containers: bool = False,
     ) -> DataSettings:
         """The texts of ``--data-rule``, ``--sample``, ``--input-bandwidth`` and HOTFIRE_CACHE_LIMIT.
@@ -65,6 +68,7 @@ class DataSettings:
             cache_limit=parse_size(cache_limit, "HOTFIRE_CACHE_LIMIT")
             if cache_limit
             else CACHE_LIMIT,
+            thorough=thorough,
             containers=containers,
         )
 

@@ -60,7 +60,9 @@ def key_tree(prefix: str, keys: Sequence[str], *, cut: str | None = None) -> Key
 
 def _relative(key: str, cut: str) -> PurePosixPath:
     # An object that is named like the folder itself does not start with the folder's slash.
-    rest = key.removeprefix(cut) if key.startswith(cut) else key.rpartition("/")[2]
+    # Nor has one that is cut whole a name left.
+    whole = not key.startswith(cut) or key == cut
+    rest = key.rpartition("/")[2] if whole else key.removeprefix(cut)
     parts = [part for part in rest.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise ValidationError(

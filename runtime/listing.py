@@ -152,7 +152,7 @@ def augmented(
     cache: Path,
     s3: S3,
     *,
-    skip: bool,
+    missing: str,
 ) -> manifests.AugmentedManifest:
     """An AugmentedManifestFile, read through; from S3 it is kept below ``cache``, named after its ETag.
 
@@ -171,6 +171,6 @@ def augmented(
             except DataError as error:
                 raise ValidationError(error.what, do=error.do) from error
     try:
-        return manifests.index(path, uri, attributes, skip=skip)
+        return manifests.index(path, uri, attributes, missing=missing)
     except OSError as error:
         raise local_fault(error, path, "Correct the S3Uri.", ValidationError) from error

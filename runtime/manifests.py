@@ -88,7 +88,14 @@ class AugmentedManifest:
         with self.path.open("rb") as source:
             source.seek(self.starts[position])
             line = json.loads(source.readline())
-        return tuple(self._value(name, line[name]) for name in self.attributes.names)
+        try:
+            return tuple(self._value(name, line[name]) for name in self.attributes.names)
+        except KeyError as error:
+            text = json.dumps(line, ensure_ascii=False)
+            raise DataError(
+                f"Data download failed: {self.uri} has no attribute {error} in the line {text[:200]}",
+                do="Complete the line.",
+            ) from None
 
     def _value(self, name: str, value: Any) -> Reference | bytes:
         if name.endswith(_SUFFIX):
@@ -106,10 +113,13 @@ class AugmentedManifest:
             )
 
 
-def index(path: Path, uri: str, attributes: Attributes, *, skip: bool = False) -> AugmentedManifest:
+def index(
+    path: Path, uri: str, attributes: Attributes, *, missing: str = "refuse"
+) -> AugmentedManifest:
     """Read an augmented manifest through once.
 
-    ``skip`` leaves out the lines that lack an attribute.
+    ``missing`` is about the lines that lack an attribute: ``refuse`` the manifest, ``skip`` them, or let them ``fail``
+    when their turn comes (:meth:`AugmentedManifest.values`).
 
     Raises:
         ValidationError: a line is no JSON object, lacks an attribute, or a ``-ref`` is no URI; with its number.
@@ -118,7 +128,7 @@ def index(path: Path, uri: str, attributes: Attributes, *, skip: bool = False) -
     for number, (start, line) in enumerate(_lines(path), start=1):
         if not line.strip():
             continue
-        if _complete(line, f"{uri} line {number}", attributes.names, skip):
+        if _complete(line, f"{uri} line {number}", attributes.names, missing):
             starts.append(start)
     if not starts:
         raise ValidationError(
@@ -135,7 +145,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
             start += len(line)
 
 
-def _complete(line: bytes, where: str, names: Sequence[str], skip: bool) -> bool:
+def _complete(line: bytes, where: str, names: Sequence[str], missing: str) -> bool:
     try:
         value = json.loads(line)
     except ValueError as error:
@@ -147,8 +157,8 @@ def _complete(line: bytes, where: str, names: Sequence[str], skip: bool) -> bool
             f"augmented manifest {where} is no JSON object", do="Write one JSON object a line."
         )
     if absent := [name for name in names if name not in value]:
-        if skip:
-            return False
+        if missing != "refuse":
+            return missing == "fail"
         raise ValidationError(
             f"augmented manifest {where} has no attribute {absent[0]!r}",
             do=f"It has: {', '.join(value)}. --data-rule attribute-missing=skip leaves such lines out.",

@@ -45,6 +45,8 @@ class PipeInput:
     locations: Locations
     s3: S3 = field(repr=False)
     rules: DataRules = field(default_factory=DataRules)
+    epochs: Path | None = None
+    """Directory where each host's next epoch is written down, for jobs that go on with it after a restart."""
     manifest_lines: tuple[str, ...] = ()
     """Prefix and URIs of <channel>-manifest; none without one (contract 3.5)."""
     notes: tuple[str, ...] = ()
@@ -102,6 +104,7 @@ class Feeder:
         self._host = host
         self._directory = directory
         self._feeds = feeds
+        self._note = None if one.epochs is None else one.epochs / f"{one.name}-{host}"
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._fifos: dict[int, Fifo] = {}
@@ -114,12 +117,12 @@ class Feeder:
     @contextmanager
     def running(self) -> Iterator[None]:
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._fifo(0)
+        first = self._first()
+        self._fifo(first)
         if self._one.rules["pipe-next"] == "at-start":
-            self._fifo(1)
-        thread = threading.Thread(
-            target=self._run, name=f"pipe {self._one.name} {self._host}", daemon=True
-        )
+            self._fifo(first + 1)
+        name = f"pipe {self._one.name} {self._host}"
+        thread = threading.Thread(target=self._run, args=(first,), name=name, daemon=True)
         thread.start()
         try:
             yield
@@ -137,9 +140,16 @@ class Feeder:
             for used in self._kept:
                 used.unlink(missing_ok=True)
 
-    def _run(self) -> None:
+    def _first(self) -> int:
+        """The epoch that a host begins with (contract 3.7 leaves open which one it is after a restart)."""
         try:
-            for epoch in itertools.count():
+            return 0 if self._note is None else int(self._note.read_text())
+        except FileNotFoundError:
+            return 0
+
+    def _run(self, first: int) -> None:
+        try:
+            for epoch in itertools.count(first):
                 self._epoch(epoch)
         except Abandoned:
             return
@@ -167,6 +177,9 @@ class Feeder:
     def _epoch(self, epoch: int) -> None:
         fifo = self._fifo(epoch)
         self._await(fifo, epoch)
+        if self._note is not None:
+            self._note.parent.mkdir(parents=True, exist_ok=True)
+            self._note.write_text(str(epoch + 1))
         ahead = 2 if self._one.rules["pipe-next"] == "at-start" else 1
         self._fifo(epoch + ahead)
         order = self._one.assignment.order(self._host, epoch)

@@ -17,8 +17,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -270,13 +271,16 @@ def image_of(
     return docker_image.choose(job, around.environ, wishes, observer)
 
 
-def data_settings(options: Options, around: Surroundings) -> DataSettings:
+def data_settings(
+    options: Options, around: Surroundings, *, thorough: bool = False
+) -> DataSettings:
     """What the options and the environment say about input data."""
     return DataSettings.parse(
         rules=options.data_rules,
         samples=options.samples,
         bandwidth=options.input_bandwidth,
         cache_limit=around.environ.get("HOTFIRE_CACHE_LIMIT", ""),
+        thorough=thorough,
         containers=options.backend == "docker",
     )
 
@@ -311,7 +315,7 @@ def prepare(
         observer(Note(text="passed on from this environment: " + ", ".join(sorted(passed))))
     locations = Locations.parse(options.maps, around.cwd)
     staging = JobDir(around.store.jobs / job.training_job_name)
-    settings = data_settings(options, around)
+    settings = data_settings(options, around, thorough=not to_run)
     inputs = channels.plan_inputs(
         job, locations, staging.data, cache=around.cache, settings=settings
     )
@@ -421,21 +425,36 @@ def start_detached(
 ) -> str:
     """Create the job and leave it to a supervisor process of its own, which survives this one; returns the name."""
     job_dir, lock = create(prepared, options, around, replace_existing=replace_existing)
+    detach(job_dir, lock, around, "hotfire.runtime.supervisor")
+    return job_dir.name
+
+
+def detach(
+    job_dir: JobDir,
+    lock: JobLock,
+    around: Surroundings,
+    module: str,
+    words: Sequence[str] = (),
+    descriptors: Sequence[int] = (),
+) -> None:
+    """Leave a created job to ``python -m MODULE NAME LOCK WORDS...``; the lock is closed here, whatever happens.
+
+    The process has a session of its own and inherits ``descriptors`` beside the lock.
+    """
+    paths = [str(package_view(around.cache)), *filter(None, [around.environ.get("PYTHONPATH")])]
     with contextlib.closing(lock), (job_dir.root / "supervisor.out").open("wb") as out:
-        name = prepared.job.training_job_name
-        view = str(package_view(around.cache))
-        paths = [view, *filter(None, [around.environ.get("PYTHONPATH")])]
-        subprocess.Popen(
-            [sys.executable, "-m", "hotfire.runtime.supervisor", name, str(lock.fileno())],
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, job_dir.name, str(lock.fileno()), *words],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
-            pass_fds=(lock.fileno(),),
+            pass_fds=(lock.fileno(), *descriptors),
             start_new_session=True,
             cwd="/",
             env={**around.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )
-    return name
+    # It outlives this process; while this process lives, it must not stay behind as a zombie.
+    threading.Thread(target=process.wait, name=f"hotfire-{job_dir.name}", daemon=True).start()
 
 
 def remembered(name: str, around: Surroundings) -> tuple[dict[str, Any], Options]:
@@ -611,18 +630,24 @@ def shell(
     Raises:
         ResourceNotFound: no such job or host.
     """
-    from hotfire.runtime.backends import process
-
     log_files(name, around, host=host, attempt=None)
     argv = command or (around.environ.get("SHELL", "/bin/sh"), "-i")
     terminal = {key: around.environ[key] for key in ("TERM", "COLORTERM") if key in around.environ}
     job_dir = around.store.open(name)
     attempts = job_dir.attempts()
     pid = runner.live_pid(job_dir.host(attempts[-1], host).pid) if attempts else None
+    options = Options.from_json(json.loads(job_dir.options.read_text(encoding="utf-8")))
+    docker = options.backend == "docker"
+    if docker:
+        from hotfire.runtime.backends import docker_shell
+    else:
+        from hotfire.runtime.backends import process
     if pid is not None:
         say(f"{host} of {name} is running: this shell is inside it.")
+        if docker:
+            found = docker_shell.container_of(name, host, job_dir.root, around.environ)
+            return docker_shell.enter(found, command, around.environ)
         return process.enter(pid, argv, {**environment_of(pid), **terminal})
-    options = Options.from_json(json.loads(job_dir.options.read_text(encoding="utf-8")))
     prepared = prepare(around.store.request(name), options, around)
     say(
         f"{name} is not running: a fresh {host} with its inputs and no outputs; it is gone when you leave."
@@ -639,9 +664,14 @@ def shell(
         planned = runner.make_plan(prepared, session.places, dirs, plan.MASTER_PORT)
         (chosen,) = (one for one in planned if one.spec.host == host)
         runner.write_files([chosen])
-        idle = replace(chosen.spec, argv=("/bin/sh", "-c", "while :; do sleep 3600; done"))
-        container = session.start(runner.with_values(idle, prepared.passed))
+        idle = ("/bin/sh", "-c", "while :; do sleep 3600; done")
+        spec = replace(chosen.spec, argv=idle)
+        if docker:
+            spec = replace(spec, entrypoint=idle[:1], argv=idle[1:])
+        container = session.start(runner.with_values(spec, prepared.passed))
         undo.callback(container.remove)
+        if docker:
+            return docker_shell.enter(container.id, command, around.environ)
         (first, *_) = container.pids()
         return process.enter(first, argv, {**chosen.spec.env, **prepared.passed, **terminal})
 
@@ -653,10 +683,11 @@ def environment_of(pid: int) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def describe(name: str, around: Surroundings) -> dict[str, Any]:
+def describe(name: str, around: Surroundings, *, masked: bool = True) -> dict[str, Any]:
     """DescribeTrainingJob: the request with the service's defaults, and the record (contract 9.2).
 
-    Times are ISO-8601 in UTC. Raises ResourceNotFound for an unknown name.
+    Times are ISO-8601 in UTC. ``masked``: what looks like a secret is hidden, since the answer is going to be printed;
+    the service itself echoes everything. Raises ResourceNotFound for an unknown name.
     """
     record = around.store.record(name)
     asked = around.store.request(name)
@@ -707,14 +738,10 @@ def describe(name: str, around: Surroundings) -> dict[str, Any]:
         answer["BillableTimeInSeconds"] = (
             min(billable, seconds) if job.enable_managed_spot_training else seconds
         )
-    return hide_secrets(answer)
-
-
-def hide_secrets(answer: dict[str, Any]) -> dict[str, Any]:
-    """The answer with what looks like a secret masked: it is going to be printed."""
-    maps = ("Environment", "HyperParameters")
-    hidden = {name: masking.masked_mapping(answer[name]) for name in maps if name in answer}
-    return {**answer, **hidden}
+    for member in ("Environment", "HyperParameters") if masked else ():
+        if member in answer:
+            answer[member] = masking.masked_mapping(answer[member])
+    return answer
 
 
 def readable(name: str, around: Surroundings) -> JobRecord:
@@ -744,10 +771,17 @@ def list_jobs(around: Surroundings) -> list[dict[str, Any]]:
             "LastModifiedTime": (record.last_modified_time or record.creation_time).isoformat(),
             "TrainingJobStatus": record.status.value,
             "SecondaryStatus": record.secondary_status.value,
-            "DiskBytes": tree_bytes(around.store.open(record.name).root),
+            "DiskBytes": disk_bytes(record, around),
         }
         for record in found
     ]
+
+
+def disk_bytes(record: JobRecord, around: Surroundings) -> int:
+    """What a job holds on this disk; of one that has ended, as it was then."""
+    if record.status.terminal and (known := record.receipt.get("disk_bytes")):
+        return int(known)
+    return tree_bytes(around.store.open(record.name).root)
 
 
 def stop(name: str, around: Surroundings) -> None:
@@ -823,7 +857,8 @@ def upload(name: str, around: Surroundings, observer: Observer = ignore) -> list
         locations = Locations.parse(options.maps, around.cwd)
         found = runner.collect(job, locations, job_dir, attempts[-1], observer, resume=True)
         to = artifacts.destinations(job).model
-        receipt = {**record.receipt, "artifacts": found["artifacts"]}
+        held = tree_bytes(job_dir.root)
+        receipt = {**record.receipt, "artifacts": found["artifacts"], "disk_bytes": held}
         write_record(job_dir, replace(record, receipt=receipt, s3_model_artifacts=to))
     return [one["uri"] for one in found["artifacts"]]
 

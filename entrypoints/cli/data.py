@@ -70,6 +70,7 @@ def _settings(flags: dict[str, Any], around: Any) -> Any:
         samples=flags["samples"],
         bandwidth=flags["input_bandwidth"],
         cache_limit=around.environ.get("HOTFIRE_CACHE_LIMIT", ""),
+        thorough=True,
     )
 
 

@@ -65,6 +65,14 @@ class TestStream:
         epoch(plane.data(), 1)
         assert {"train_0", "train_1", "train_2"} <= set(names(plane.data()))
 
+    def test_a_restart_begins_anew_or_goes_on(self, plane: Any, tree: Path) -> None:
+        dirs = {"algo-1": HostDir(plane.root / "algo-1")}
+        goes_on = DataSettings.parse(rules=["pipe-restart=continue"])
+        for settings, first in ((None, 0), (None, 0), (goes_on, 0), (goes_on, 2), (goes_on, 4)):
+            with materialise([plane.plan(tree.as_uri(), settings=settings)], ignore, dirs):
+                assert names(plane.data()) == [f"train_{first}"]
+                assert [epoch(plane.data(), first + n) for n in range(2)] == [LIST_ORDER] * 2
+
     def test_records_are_whole_objects(self, plane: Any, feed: Any, tree: Path) -> None:
         (tree / "zz").write_bytes(b"x" * 200_001)
         feed(plane.plan(tree.as_uri(), record_wrapper_type="RecordIO"))

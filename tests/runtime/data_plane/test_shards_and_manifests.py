@@ -7,6 +7,7 @@ import json
 import math
 import os
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotfire.runtime import manifests
+from hotfire.runtime import channel_advice, manifests
 from hotfire.runtime.data_rules import RULES
 from hotfire.runtime.data_settings import DataSettings, Sample, parse_rate
 from hotfire.runtime.errors import DataError, UnsupportedError, ValidationError
@@ -311,6 +312,19 @@ class TestAugmentedManifest:
         feed(self.plan(plane, (tmp_path / "m").as_uri(), ("a",), settings=settings))
         assert (plane.data() / "train_0").read_bytes() == b"x"
 
+    def test_incomplete_lines_can_fail_the_running_job(
+        self, plane: Any, feed: Any, tmp_path: Path
+    ) -> None:
+        (tmp_path / "m").write_text('{"a": 1}\n{"b": 1}')
+        settings = DataSettings.parse(rules=["attribute-missing=fail"])
+        feeds = feed(self.plan(plane, (tmp_path / "m").as_uri(), ("a",), settings=settings))
+        end = time.monotonic() + 30
+        with (plane.data() / "train_0").open("rb"):
+            while feeds.failure is None and time.monotonic() < end:
+                time.sleep(0.005)
+        assert isinstance(feeds.failure, DataError)
+        assert "has no attribute 'a' in the line {\"b\": 1}" in feeds.failure.what
+
     def test_a_reference_must_be_a_text(self, tmp_path: Path) -> None:
         (tmp_path / "m").write_text('{"a-ref": 5}')
         with pytest.raises(ValidationError, match="line 1: a-ref is no URI"):
@@ -386,6 +400,28 @@ class TestRules:
         assert not (other.mounts("algo-1")[0].source / "train").exists()
         assert other.manifest() is None
 
+    def test_prefixes_of_mapped_data(self, plane: Any, feed: Any, tmp_path: Path) -> None:
+        for path in ("train-data.csv", "train/x", "tr"):
+            (tmp_path / "d" / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "d" / path).write_bytes(path.encode())
+        settings = DataSettings.parse(rules=["prefix-cut=prefix"])
+
+        def files(key: str, name: str, settings: DataSettings | None = None) -> set[str]:
+            maps = (f"s3://b/data={tmp_path / 'd'}",)
+            one = plane.plan(f"s3://b/data/{key}", "File", name=name, maps=maps, settings=settings)
+            feed(one)
+            return {item.path for item in one.preview("algo-1", 0)}
+
+        assert files("train", "a") == {"train-data.csv", "train/x"}
+        assert files("train", "b", settings) == {"-data.csv", "x"}
+        assert files("train/", "c", settings) == {"x"}
+        assert files("tr", "d", settings) == {"ain-data.csv", "ain/x", "tr"}
+        # One folder matches, and the prefix is not the whole of its name.
+        (tmp_path / "d" / "train-data.csv").unlink()
+        (tmp_path / "d" / "tr").unlink()
+        assert files("tra", "e") == {"train/x"}
+        assert files("tra", "f", settings) == {"in/x"}
+
     def test_a_manifest_beside_a_pipe(self, plane: Any, tree: Path) -> None:
         assert plane.plan(tree.as_uri()).manifest() is None
         settings = DataSettings.parse(rules=["manifest-beside=always"])
@@ -442,6 +478,16 @@ class TestAdvice:
         (note,) = plane.plan(tree.as_uri(), "File", settings=settings).notes
         assert "0.019 s at 1 kB/s" in note
         assert plane.plan(tree.as_uri(), "Pipe", settings=settings).notes == ()
+
+    def test_many_small_local_files_are_told(
+        self, plane: Any, tree: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert plane.plan(tree.as_uri(), "File").notes == ()
+        monkeypatch.setattr(channel_advice, "MANY_FILES", 5)
+        settings = DataSettings.parse(thorough=True)
+        (note,) = plane.plan(tree.as_uri(), "File", settings=settings).notes
+        assert "5 objects of 4 bytes on average" in note
+        assert plane.plan(tree.as_uri(), "FastFile", settings=settings).notes == ()
 
     def test_uneven_shards_are_told(self, plane: Any, tree: Path) -> None:
         (tree / "b 2").write_bytes(bytes(10_000))
