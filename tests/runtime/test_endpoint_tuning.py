@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from hotfire.runtime.endpoint.index import Index
 from hotfire.runtime.endpoint.tuning import outcomes, ranges
 from hotfire.runtime.endpoint.tuning.record import Record, Shelf, Trial
 from hotfire.runtime.endpoint.tuning.strategies import Strategy, Tried
-from hotfire.runtime.errors import ResourceInUse, ValidationError
+from hotfire.runtime.endpoint.tuning.tuner import Tuner
+from hotfire.runtime.errors import ResourceInUse, ResourceLimitExceeded, ValidationError
+from hotfire.runtime.store import Store
 
 RATE = {"Name": "lr", "MinValue": "0.0001", "MaxValue": "1.0", "ScalingType": "Logarithmic"}
 
@@ -208,3 +211,66 @@ def test_records_are_read_again_and_names_ignore_case(tmp_path: Path) -> None:
     assert again.get("T") == record
     again.remove("t")
     assert Shelf(tmp_path).records() == []
+
+
+REQUEST: dict[str, Any] = {
+    "HyperParameterTuningJobName": "t",
+    "HyperParameterTuningJobConfig": {
+        "Strategy": "Random",
+        "HyperParameterTuningJobObjective": {"Type": "Minimize", "MetricName": "loss"},
+        "ResourceLimits": {"MaxNumberOfTrainingJobs": 3, "MaxParallelTrainingJobs": 1},
+        "ParameterRanges": {"ContinuousParameterRanges": [RATE]},
+    },
+    "TrainingJobDefinition": {
+        "AlgorithmSpecification": {"MetricDefinitions": [{"Name": "loss", "Regex": "x"}]},
+        "RoleArn": "arn:aws:iam::123456789012:role/hotfire",
+        "CheckpointConfig": {"S3Uri": "s3://b/checkpoints/"},
+    },
+}
+
+
+class Killed(BaseException):
+    """In the place of the end of the process."""
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (Killed(), "InProgress"),
+        (ResourceLimitExceeded("no room"), "InProgress"),
+        (ValidationError("the data is not there any more"), "Failed"),
+    ],
+)
+def test_a_training_job_that_cannot_be_created(
+    tmp_path: Path, error: BaseException, status: str
+) -> None:
+    """Whoever is killed creates the same one again; no room means to wait; anything else is the end."""
+    store = Store(tmp_path)
+    created: list[dict[str, Any]] = []
+
+    def create(request: dict[str, Any], region: str, more: object) -> None:
+        created.append(request)
+        raise error
+
+    def step() -> Record:
+        shelf = Shelf(tmp_path)
+        try:
+            Tuner(shelf, store, Index(store), create, lambda name: None).step()
+        except Killed:
+            shelf = Shelf(tmp_path)
+        return shelf.records()[0]
+
+    record = Record(name="t", region="us-east-1", seed=1, created=0, modified=0)
+    Shelf(tmp_path).create(record, REQUEST)
+    step()
+    after = step()
+    assert after.status == status
+    names = {request["TrainingJobName"] for request in created}
+    assert len(names) == 1
+    assert created[0]["CheckpointConfig"]["S3Uri"] == f"s3://b/checkpoints/{names.pop()}"
+    assert created[0]["HyperParameters"]["_tuning_objective_metric"] == "loss"
+    if status == "Failed":
+        assert after.reason == "the data is not there any more"
+        assert len(created) == 1
+    else:
+        assert len(created) == 2
