@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from hotfire.runtime.errors import ValidationError
 from hotfire.runtime.events import LogChunk
 
+_T = TypeVar("_T")
 STOP = "stop"
 INTERRUPT = "interrupt"
 SPOT_NOTICE_SECONDS = 120.0
@@ -71,7 +75,8 @@ class Control:
     def __init__(self, directory: Path, trigger: Trigger | None = None) -> None:
         self._directory = directory
         self._stop = threading.Event()
-        self._hurry = threading.Event()
+        self.asks = 0
+        """How often :meth:`stop` was called."""
         self._raises = False
         self._trigger = trigger
         self._tail: dict[str, bytes] = {}
@@ -83,8 +88,7 @@ class Control:
         Raises:
             StopAsked: called, as by a signal, inside :meth:`interruptible`.
         """
-        if self._stop.is_set():
-            self._hurry.set()
+        self.asks += 1
         self._stop.set()
         if self._raises:
             raise StopAsked
@@ -95,7 +99,7 @@ class Control:
 
     @property
     def hurry(self) -> bool:
-        return self._hurry.is_set()
+        return self.asks > 1
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -120,6 +124,33 @@ class Control:
                 if self.stop_asked:
                     raise StopAsked
                 time.sleep(min(0.1, left))
+
+    def unless_given_up(self, work: Callable[[], _T], warn: Callable[[], None]) -> _T:
+        """What ``work`` returns, from a thread of its own; ``warn`` when a stop is asked for meanwhile.
+
+        Raises:
+            StopAsked: asked for twice: nobody wants to wait. The thread may go on with a request that is not answered.
+        """
+        answer: queue.SimpleQueue[Future[_T]] = queue.SimpleQueue()
+
+        def carry_out() -> None:
+            done: Future[_T] = Future()
+            try:
+                done.set_result(work())
+            except BaseException as error:  # noqa: BLE001
+                done.set_exception(error)
+            answer.put(done)
+
+        threading.Thread(target=carry_out, name="hotfire-upload", daemon=True).start()
+        before, warned = self.asks, False
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return answer.get(timeout=0.1).result()
+            if self.asks > before and not warned:
+                warned = True
+                warn()
+            if self.asks > before + 1:
+                raise StopAsked
 
     def look(self, chunk: LogChunk) -> None:
         """See whether the text of the trigger has been printed; lines may be cut anywhere."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -50,9 +50,15 @@ class Kept:
 
 @contextlib.contextmanager
 def kept(
-    job: TrainingJob, dirs: Mapping[str, HostDir], locations: Locations, observer: Observer
+    job: TrainingJob,
+    dirs: Mapping[str, HostDir],
+    locations: Locations,
+    observer: Observer,
+    asks: Callable[[], int],
 ) -> Iterator[Kept]:
     """Every host starts with what the destination holds, and its changes are uploaded until the block has ended.
+
+    ``asks``: how often somebody has asked the job to stop; see :class:`~hotfire.runtime.sync.Sync`.
 
     Raises:
         DataError: the destination cannot be read at the start, or not be written for good.
@@ -72,7 +78,13 @@ def kept(
         yield Kept(
             [
                 undo.enter_context(
-                    Sync(directory, checkpoints.destination(location), observer, known=restored)
+                    Sync(
+                        directory,
+                        checkpoints.destination(location),
+                        observer,
+                        known=restored,
+                        asks=asks,
+                    )
                 )
                 for directory, restored in zip(directories, known, strict=True)
             ]

@@ -168,7 +168,9 @@ def _run_hosts(
         with control.interruptible():
             feeds = undo.enter_context(channels.materialise(prepared.inputs, journal, dirs))
             write_files(planned)
-            checkpoints = undo.enter_context(keeping.kept(job, dirs, prepared.locations, journal))
+            checkpoints = undo.enter_context(
+                keeping.kept(job, dirs, prepared.locations, journal, lambda: control.asks)
+            )
 
         journal.move(
             SecondaryStatus.TRAINING, "Training image download completed. Training in progress."

@@ -136,10 +136,10 @@ class JobRecord:
     @property
     def status(self) -> TrainingJobStatus:
         # A stopping job stays Stopping while its artifacts are uploaded (contract 5.1).
-        stopping = any(visit.status is _S.STOPPING for visit in self.visits)
-        if self.secondary_status is _S.UPLOADING and stopping:
+        last = self.secondary_status
+        if last is _S.UPLOADING and any(visit.status is _S.STOPPING for visit in self.visits):
             return TrainingJobStatus.STOPPING
-        return _PRIMARY.get(self.secondary_status, TrainingJobStatus.IN_PROGRESS)
+        return _PRIMARY.get(last, TrainingJobStatus.IN_PROGRESS)
 
     @property
     def training_seconds(self) -> int | None:

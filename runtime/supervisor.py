@@ -24,6 +24,7 @@ from hotfire.runtime.events import Event, Metrics, Note, Observer, ignore
 from hotfire.runtime.layout import JobDir
 from hotfire.runtime.observe.metric_files import PointFile, write_statistics
 from hotfire.runtime.observe.metrics import MetricPoint, Scraper, Sink, final_metrics, nowhere
+from hotfire.runtime.observe.samples import tree_bytes
 from hotfire.runtime.outcome import Outcome
 from hotfire.runtime.runner import Journal, Limits, Preparation
 from hotfire.runtime.status import JobRecord, SecondaryStatus
@@ -146,7 +147,8 @@ def conclude(
 
 def tell(journal: Journal, error: HotfireError) -> None:
     """Say on the console and in ``describe`` what happened and what to do."""
-    journal(Note(text=str(error).replace("\n", " "), warning=True))
+    text = f"{error.what.rstrip('.')}. {error.do}".replace("\n", " ").strip()
+    journal(Note(text=text, warning=True))
 
 
 def run_job(
@@ -190,9 +192,7 @@ def run_job(
         decided = replace(decided, warnings=(*decided.warnings, full))
     trouble = [attempted.trouble] if attempted.trouble is not None else []
     try:
-        receipt |= runner.collect(
-            prepared.job, prepared.locations, journal.job_dir, number, journal
-        )
+        receipt |= upload(prepared, number, journal, control)
     except DataError as error:
         trouble.append(error)
     for one in trouble:
@@ -202,6 +202,36 @@ def run_job(
         reason = failed_reason(trouble[0])
         decided = replace(decided, status=SecondaryStatus.FAILED, failure_reason=reason)
     return decided, receipt
+
+
+def upload(
+    prepared: Preparation, number: int, journal: Journal, control: Control
+) -> dict[str, Any]:
+    """:func:`runner.collect`, as long as somebody wants to wait for it.
+
+    Raises:
+        DataError: it failed, or was given up.
+    """
+    name = prepared.job.training_job_name
+
+    def warn() -> None:
+        text = (
+            f"the artifacts are being stored; Ctrl-C again gives up (then: hotfire upload {name})"
+        )
+        journal(Note(text=text, warning=True))
+
+    try:
+        return control.unless_given_up(
+            lambda: runner.collect(
+                prepared.job, prepared.locations, journal.job_dir, number, journal
+            ),
+            warn,
+        )
+    except StopAsked:
+        raise DataError(
+            "Artifact upload failed: given up, because a stop was asked for twice",
+            do=f"What is left is kept. Then: hotfire upload {name}",
+        ) from None
 
 
 def rehearse_trouble(prepared: Preparation, journal: Journal, control: Control) -> Outcome | None:
@@ -244,6 +274,8 @@ def finish(
 ) -> None:
     """The last move, with everything that DescribeTrainingJob and the receipt will say."""
     record = journal.record
+    # A list of many jobs has no time to walk over each.
+    receipt = {**receipt, "disk_bytes": tree_bytes(journal.job_dir.root)}
     ends: dict[str, Any] = {}
     if record.training_start_time is not None and record.training_end_time is None:
         ends["training_end_time"] = journal.now()
@@ -278,6 +310,18 @@ def signals(control: Control) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def leave(code: int) -> int:
+    """The exit code; at once where threads of an upload that was given up still wait for an answer.
+
+    Python would wait with them: the pools of boto3 are joined at its exit.
+    """
+    if threading.active_count() > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
 def main(arguments: list[str]) -> int:
     """The supervisor of a detached job: ``python -m hotfire.runtime.supervisor NAME LOCK``.
 
@@ -289,7 +333,7 @@ def main(arguments: list[str]) -> int:
     lock = JobLock(int(descriptor))
     os.set_inheritable(int(descriptor), False)
     record = service.resume(name, lock, service.Surroundings.here())
-    return int(service.exit_code(record))
+    return leave(int(service.exit_code(record)))
 
 
 if __name__ == "__main__":

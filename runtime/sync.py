@@ -90,6 +90,7 @@ class Sync:
     files; other links, and what is neither file nor directory, are left out.
 
     While it runs, failures are told as :class:`~hotfire.runtime.events.Note`. Leave it only after the hosts have ended.
+    ``asks`` counts what tells us to end; two more of them while the rest is flushed, and it is given up.
 
     Raises:
         ValidationError: on entering: the destination lies inside the directory, or around it.
@@ -108,12 +109,15 @@ class Sync:
         markers: bool = True,
         settle: float = SETTLE_SECONDS,
         patience: float = PATIENCE_SECONDS,
+        asks: Callable[[], int] = lambda: 0,
     ) -> None:
         self._directory = directory
         self._destination = destination
         self._observer = observer
         self._label = label
         self._patience = patience
+        self._asks = asks
+        self._given_up = False
         self._markers = markers
         self._ledger = Ledger(known=dict(known or {}), settle=settle)
         self._trouble = _Trouble(observer, f"{label}: {destination.uri}")
@@ -167,7 +171,8 @@ class Sync:
                 self._over = True
                 self._more.notify_all()
             for worker in self._workers:
-                worker.join()
+                # Of a destination that does not answer nobody waits to hear.
+                worker.join(0 if self._given_up else None)
         if failure is not None and kind is None:
             raise failure
         if failure is not None:
@@ -372,11 +377,16 @@ class Sync:
         with self._lock:
             self._ledger.be_quick()
         self._look_at_all()
+        asked = self._asks()
         with self._empty:
             self._alive = time.monotonic()
             self._more.notify_all()
             while not self._ledger.empty:
                 self._empty.wait(0.2)
+                if self._asks() > asked + 1:
+                    self._given_up = True
+                    given_up = self._trouble.error or DataError("given up, as asked")
+                    return self._failure(self._ledger.unfinished, given_up)
                 stuck = time.monotonic() - self._alive > self._patience
                 if stuck and self._trouble.error is not None:
                     return self._failure(self._ledger.unfinished, self._trouble.error)

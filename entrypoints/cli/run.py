@@ -282,7 +282,7 @@ def bytes_of(text: str | None) -> int | None:
 def carry_out(raw: dict[str, Any], options: Any, around: Any, flags: dict[str, Any]) -> int:
     """Run the job with this terminal as its console."""
     from hotfire.entrypoints.cli.show import Console, receipt
-    from hotfire.runtime import service
+    from hotfire.runtime import service, supervisor
 
     console: Console | None = None
     pending: list[Any] = []
@@ -319,7 +319,7 @@ def carry_out(raw: dict[str, Any], options: Any, around: Any, flags: dict[str, A
         speed = service.samples_per_second(name, around)
         sys.stdout.flush()
         click.echo(receipt(described, record.receipt, speed), err=True)
-    return int(service.exit_code(record))
+    return supervisor.leave(int(service.exit_code(record)))
 
 
 @click.command(short_help="Run a job's request again, under another name.")

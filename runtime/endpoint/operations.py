@@ -37,8 +37,6 @@ _MEMORY = 8192
 """Described jobs that are kept."""
 # Asked most, and made of what travels already.
 _TRAVELLING = ("DescribeTrainingJob", "ListTrainingJobs")
-# Members of DescribeTrainingJob that the service echoes as they were sent, secrets included.
-_ECHOED = ("Environment", "HyperParameters")
 
 
 class Operations:
@@ -222,9 +220,7 @@ class Operations:
         known = self._described.get(key)
         if known and known[:2] == (row.mark, changed):
             return known[2]
-        asked = self._around.store.request(row.name)
-        found = service.describe(row.name, self._in(region))
-        found |= {name: asked[name] for name in _ECHOED if name in asked}
+        found = service.describe(row.name, self._in(region), masked=False)
         found |= updates.read(self._around.store.open(row.name))
         # The SDK's analytics looks at it without asking whether it is there.
         found["AlgorithmSpecification"] = {"MetricDefinitions": []} | found[

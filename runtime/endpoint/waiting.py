@@ -7,9 +7,7 @@ three of which are the job's memory and the limits, 0 for none; descriptors are 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,25 +50,7 @@ def start(
     if isinstance(place, Ticket):
         limits = (place.memory_gib, capacity.jobs, capacity.memory_gib or 0)
         words = ["ticket", str(held.fileno()), str(place.path), *map(str, limits)]
-    view = str(service.package_view(around.cache))
-    paths = [view, *filter(None, [around.environ.get("PYTHONPATH")])]
-    name = prepared.job.training_job_name
-    try:
-        with (job_dir.root / "supervisor.out").open("wb") as out:
-            process = subprocess.Popen(
-                [sys.executable, "-m", __name__, name, str(lock.fileno()), *words],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                pass_fds=(lock.fileno(), held.fileno()),
-                start_new_session=True,
-                cwd="/",
-                env={**around.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            )
-    finally:
-        lock.close()
-    # It outlives this process; while this process lives, it must not stay behind as a zombie.
-    threading.Thread(target=process.wait, name=f"hotfire-{name}", daemon=True).start()
+    service.detach(job_dir, lock, around, __name__, words, [held.fileno()])
     return job_dir
 
 

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 NAME = "job"
+PATIENCE = 120.0
+"""Seconds that nothing takes, on however busy a machine."""
 _NUMBERS = itertools.count(1)
 
 # Two things of a supervisor have no handle outside: the few milliseconds before a host exists and after the upload, and
 # its clock. FAULT_PAUSE=MODULE:FUNCTION:FILE makes the call of that function wait until FILE is gone (FILE.reached says
 # that it waits); FAULT_CLOCK=FILE adds the seconds in FILE to every time of day; FAULT_PATIENCE shortens the minute for
-# which the last flush of checkpoints goes on. The hosts never see any of it: they start with a bare environment.
+# which the last flush of checkpoints goes on, and FAULT_GRACE the two minutes between SIGTERM and SIGKILL. The hosts never see any of it: they start with a bare environment.
 SITE = r"""
 import os, sys
 if "hotfire.entrypoints" in sys.orig_argv and "run" in sys.orig_argv:
@@ -65,6 +67,9 @@ if "hotfire.entrypoints" in sys.orig_argv and "run" in sys.orig_argv:
     if patience := os.environ.get("FAULT_PATIENCE"):
         from hotfire.runtime.sync import Sync
         Sync.__init__.__kwdefaults__["patience"] = float(patience)
+    if grace := os.environ.get("FAULT_GRACE"):
+        from hotfire.runtime.service import Options
+        Options.__init__.__kwdefaults__["grace"] = float(grace)
 """
 
 # Saves a checkpoint and a model, and then trains until it is told to go on, to stop, or to do something silly.
@@ -75,11 +80,12 @@ stubborn = os.environ.get("SM_HP_STUBBORN")
 signal.signal(signal.SIGTERM, signal.SIG_IGN if stubborn else lambda *_: sys.exit(0))
 me, go = os.environ["SM_CURRENT_HOST"], Path(os.environ["SM_HP_GO"])
 assert Path(os.environ["SM_CHANNEL_TRAIN"], "x").read_bytes() == b"data"
-Path(os.environ["SM_MODEL_DIR"], "w-" + me).write_bytes(os.urandom(200_000))
-checkpoints = Path("/opt/ml/checkpoints")
-checkpoints.mkdir(exist_ok=True)
-(checkpoints / (".new-" + me)).write_bytes(os.urandom(100_000))
-(checkpoints / (".new-" + me)).rename(checkpoints / ("c-" + me))
+if os.environ.get("LOCAL_RANK", "0") == "0":
+    Path(os.environ["SM_MODEL_DIR"], "w-" + me).write_bytes(os.urandom(200_000))
+    checkpoints = Path("/opt/ml/checkpoints")
+    checkpoints.mkdir(exist_ok=True)
+    (checkpoints / (".new-" + me)).write_bytes(os.urandom(100_000))
+    (checkpoints / (".new-" + me)).rename(checkpoints / ("c-" + me))
 print("training", flush=True)
 while not go.exists():
     time.sleep(0.02)
@@ -125,9 +131,20 @@ class Proxy:
 
     def up(self) -> None:
         if self._listener is None:
-            self._listener = socket.create_server(("127.0.0.1", self._port))
+            self._listener = self._listen()
             self._port = self._listener.getsockname()[1]
             threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def _listen(self) -> socket.socket:
+        end = time.monotonic() + 60
+        while True:
+            try:
+                return socket.create_server(("127.0.0.1", self._port))
+            except OSError as error:
+                # Meanwhile somebody else's connection may have been given the port.
+                if error.errno != errno.EADDRINUSE or time.monotonic() > end:
+                    raise
+            time.sleep(0.1)
 
     def down(self) -> None:
         """Connections break, and new ones are refused."""
@@ -242,6 +259,10 @@ class Rig:
     output: str = ""
     checkpoints: str = ""
     hosts: int = 1
+    workers: int = 1
+    """Processes of the script on each host."""
+    image: str = ""
+    """The hosts are containers of it."""
     more: list[str] = field(default_factory=list)
     process: subprocess.Popen[str] | None = None
     own: list[Path] = field(default_factory=list)
@@ -261,6 +282,9 @@ class Rig:
 
     @property
     def go(self) -> Path:
+        """Where the script's order is put: for a container where it is mounted."""
+        if self.image:
+            return self.dir / "attempts" / "1" / "algo-1" / "ml" / "output" / "go"
         return self.top / "go"
 
     def pause(self, module: str, function: str) -> None:
@@ -277,7 +301,10 @@ class Rig:
     def words(self) -> list[str]:
         return [
             *("run", "train.py", "--name", NAME, "--instance-count", str(self.hosts)),
-            *("--input", f"train=s3://{self.bucket}/d/", "-p", f"go={self.go}"),
+            *("--input", f"train=s3://{self.bucket}/d/"),
+            *("-p", "go=/opt/ml/output/go" if self.image else f"go={self.go}"),
+            *(("--backend", "docker", "--image", self.image) if self.image else ()),
+            *(("--processes-per-host", str(self.workers)) if self.workers > 1 else ()),
             *("--output", self.output or f"s3://{self.bucket}/out"),
             *("--checkpoint-s3-uri", self.checkpoints or f"s3://{self.bucket}/kept"),
             *self.more,
@@ -305,13 +332,22 @@ class Rig:
             env={k: v for k, v in self.env.items() if not k.startswith("FAULT_")},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
             check=False,
         )
 
     def signal(self, number: int) -> None:
+        """Send a signal to the command; returns once it has been taken, however busy the machine is."""
         assert self.process is not None
         self.process.send_signal(number)
+        status = Path(f"/proc/{self.process.pid}/status")
+
+        def taken() -> bool:
+            pending = re.findall(r"^S\w+Pnd:\s*(\w+)$", status.read_text(), re.MULTILINE)
+            return not any(int(mask, 16) >> (number - 1) & 1 for mask in pending)
+
+        if number != signal.SIGKILL:
+            self.until(taken, f"taking signal {number}")
 
     def stderr(self) -> str:
         return (self.top / "stderr").read_text()
@@ -320,7 +356,10 @@ class Rig:
         return (self.top / "stdout").read_text()
 
     def until(
-        self, condition: Callable[[], object], what: str | Callable[[], str], seconds: float = 40
+        self,
+        condition: Callable[[], object],
+        what: str | Callable[[], str],
+        seconds: float = PATIENCE,
     ) -> None:
         end = time.monotonic() + seconds
         while not condition():
@@ -329,7 +368,7 @@ class Rig:
             )
             time.sleep(0.02)
 
-    def end(self, seconds: float = 40) -> int:
+    def end(self, seconds: float = PATIENCE) -> int:
         """Wait for the command; its exit code."""
         assert self.process is not None
         try:
@@ -361,6 +400,17 @@ class Rig:
         self.undo.callback(made.close)
         return made
 
+    @property
+    def labelled(self) -> tuple[str, str]:
+        return "--filter", f"label=hotfire.directory={self.dir}/attempts/1"
+
+    def docker(self, *words: str) -> list[str]:
+        """The lines that the engine's own client answers."""
+        done = subprocess.run(
+            ["docker", *words], env=self.env, capture_output=True, text=True, check=True
+        )
+        return done.stdout.split()
+
     def objects(self) -> dict[str, int]:
         listed = self.client.list_objects_v2(Bucket=self.bucket).get("Contents", ())
         return {entry["Key"]: entry["Size"] for entry in listed}
@@ -369,10 +419,16 @@ class Rig:
         """Processes, mounts, FIFOs, sockets and temporary files of this job that are still there."""
         found = [*_processes(os.fsencode(self.top)), *_mounts(os.fsencode(self.top))]
         found = [text for text in found if not any(f" {own} " in text for own in self.own)]
+        if self.image:
+            found += self.docker("ps", "-aq", *self.labelled)
+            found += self.docker("network", "ls", "-q", *self.labelled)
         # A download that was cut short is kept in the cache on purpose: the next one goes on from it.
         trees = [self.top / name for name in ("home", "tmp", "cwd", "out", "kept")]
-        for path in (path for tree in trees for path in tree.rglob("*")):
-            kind = path.lstat().st_mode
+        for path in _everything(trees):
+            try:
+                kind = path.lstat().st_mode
+            except FileNotFoundError:
+                continue  # what is being cleared away is looked at again
             if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind):
                 found.append(f"special file {path}")
             elif path.is_relative_to(self.top / "tmp") or _TEMPORARY.search(path.name):
@@ -383,6 +439,12 @@ class Rig:
 _TEMPORARY = re.compile(
     r"\.part$|\.parts$|^\.record\.json\.|^\.(new|gone)-(?!algo)|^\.hotfire-sync|^scratch$"
 )
+
+
+def _everything(trees: Sequence[Path]) -> Iterator[Path]:
+    for tree in trees:
+        for folder, directories, files in os.walk(tree):
+            yield from (Path(folder, name) for name in (*directories, *files))
 
 
 def _processes(needle: bytes) -> Iterator[str]:

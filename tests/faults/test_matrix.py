@@ -94,7 +94,11 @@ CELLS = [
     *cells("Ctrl-C once", "uploading finishing", "Completed", OK, STORED, STORED),
     *cells("Ctrl-C twice", "starting downloading", "Stopped", STOPPED, NONE, NONE),
     *cells("Ctrl-C twice", "training checkpointing", "Stopped", STOPPED, STORED, STORED),
-    *cells("Ctrl-C twice", "uploading finishing", "Completed", OK, STORED, STORED),
+    *cells(
+        *("Ctrl-C twice", "uploading", "Failed", FAILED, KEPT, STORED),
+        r"ClientError: Artifact upload failed: given up",
+    ),
+    *cells("Ctrl-C twice", "finishing", "Completed", OK, STORED, STORED),
     *cells(
         "disk full", "starting", "Failed", FAILED, NONE, NONE, r"ClientError: .*[Nn]o space left"
     ),
@@ -144,10 +148,29 @@ CELLS = [
         *("out of memory", "training checkpointing", "Failed", FAILED, STORED, STORED),
         r"AlgorithmError: .*MemoryError.*exit code: 1$",
     ),
+    *cells("worker killed", "training checkpointing", "Failed", FAILED, STORED, STORED, SIGKILLED),
+    *cells("worker hangs", "training", "Stopped", STOPPED, STORED, STORED),
     *cells("record corrupt", ALL, "Completed", OK, STORED, STORED),
     *cells("second command", "starting downloading", "Completed", OK, STORED, STORED),
     *cells("second command", "training checkpointing", "Stopped", STOPPED, STORED, STORED),
     *cells("second command", "uploading finishing", "Completed", OK, STORED, STORED),
+    *cells(
+        "Docker: supervisor killed", "training checkpointing", "Failed", KILLED, KEPT, KEPT, LOST
+    ),
+    *cells(
+        "Docker: host killed", "training checkpointing", "Failed", FAILED, STORED, STORED, SIGKILLED
+    ),
+    *cells("Docker: host lost of two", "training", "Failed", FAILED, STORED, STORED, SIGKILLED),
+    *cells("Docker: Ctrl-C once", "training checkpointing", "Stopped", STOPPED, STORED, STORED),
+    *cells("Docker: Ctrl-C twice", "training checkpointing", "Stopped", STOPPED, STORED, STORED),
+    *cells(
+        *("Docker: disk full", "training", "Failed", FAILED, KEPT, STORED),
+        r"AlgorithmError: .*exit code: 1$",
+    ),
+    *cells(
+        *("Docker: out of memory", "training", "Failed", FAILED, STORED, STORED),
+        r"AlgorithmError: .*MemoryError.*exit code: 1$",
+    ),
 ]
 
 
@@ -180,7 +203,7 @@ def reach(rig: Any, phase: str) -> None:
     def there() -> bool:
         assert rig.process.poll() is None, rig.stderr() + rig.stdout()
         if phase == "training" or (phase == "checkpointing" and rig.checkpoints):
-            return rig.stdout().count("training\n") == rig.hosts
+            return rig.stdout().count("training\n") == rig.hosts * rig.workers
         return rig.paused() or rig.proxy.held.is_set()
 
     if rig.at_start:
@@ -195,7 +218,7 @@ def reach(rig: Any, phase: str) -> None:
 def let_go(rig: Any, order: str = "") -> None:
     """Whatever the job waits for has happened; ``order`` is for its script."""
     if not rig.go.exists():
-        aside = rig.top / "go-aside"
+        aside = rig.go.with_name("go-aside")
         aside.write_text(order)
         aside.rename(rig.go)
     (rig.top / "pause").unlink(missing_ok=True)
@@ -226,9 +249,17 @@ def script_killed(rig: Any, phase: str) -> Fault:
     yield
     (script,) = children(rig.train())
     os.kill(script, signal.SIGKILL)
-    rig.until(lambda: not Path(f"/proc/{script}").exists(), "the script's end")
+    rig.until(lambda: gone(script), "the script's end")
     let_go(rig, "nothing")
     yield
+
+
+def gone(pid: int) -> bool:
+    """It has ended, whether or not its parent knows already."""
+    try:
+        return not Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return True
 
 
 def children(parent: int) -> list[int]:
@@ -259,15 +290,20 @@ def interrupt_twice(rig: Any, phase: str) -> Fault:
     rig.signal(signal.SIGINT)
     if phase in ("training", "checkpointing"):
         rig.until(lambda: "SIGTERM" in rig.stderr(), "SIGTERM")
-    time.sleep(0.2)
+    elif phase == "uploading":
+        rig.until(lambda: "Ctrl-C again gives up" in rig.stderr(), "what one more would do")
+    else:
+        time.sleep(0.2)
     rig.signal(signal.SIGINT)
     if phase in ("training", "checkpointing"):
         rig.until(lambda: "SIGKILL to algo-1" in rig.stderr(), "SIGKILL")
         rig.proxy.release()
-    else:
+    elif phase != "uploading":  # there the endpoint does not answer until the end
         time.sleep(0.2)
         let_go(rig)
     yield
+    rig.proxy.down()
+    rig.proxy.up()
 
 
 def disk_full(rig: Any, phase: str) -> Fault:
@@ -379,6 +415,79 @@ def out_of_memory(rig: Any, phase: str) -> Fault:
     yield
 
 
+def worker_killed(rig: Any, phase: str) -> Fault:
+    rig.workers = 2
+    yield
+    os.kill(worker(rig, 1), signal.SIGKILL)
+    rig.proxy.release()
+    yield
+
+
+def worker_hangs(rig: Any, phase: str) -> Fault:
+    """One of two neither works nor ends; the other one has ended. Somebody stops the job."""
+    rig.workers = 2
+    rig.env["FAULT_GRACE"] = "1"
+    yield
+    os.kill(worker(rig, 1), signal.SIGSTOP)
+    first = worker(rig, 0)
+    let_go(rig)
+    rig.until(lambda: gone(first), "the end of the other")
+    service.stop("job", around(rig))
+    yield
+
+
+def worker(rig: Any, rank: int) -> int:
+    """Process id of the script of a local rank, once it trains."""
+    rig.until(lambda: rig.stdout().count("training\n") == 2, "both workers")
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            environ = (entry / "environ").read_bytes().split(b"\0")
+            mine = b"LOCAL_RANK=%d" % rank in environ and os.fsencode(rig.go) in words
+            found += [int(entry.name)] * mine
+    (number,) = found
+    return number
+
+
+def in_docker(fault: Callable[[Any, str], Fault]) -> Callable[[Any, str], Fault]:
+    """The same fault with hosts that are containers."""
+
+    def strike(rig: Any, phase: str) -> Fault:
+        rig.image = "hotfire-test/train"
+        return fault(rig, phase)
+
+    return strike
+
+
+def container_killed(rig: Any, phase: str) -> Fault:
+    yield
+    rig.docker(
+        "kill",
+        *rig.docker("ps", "-q", *rig.labelled, "--filter", f"label=hotfire.host=algo-{rig.hosts}"),
+    )
+    rig.proxy.release()
+    yield
+
+
+def container_lost(rig: Any, phase: str) -> Fault:
+    rig.hosts = 2
+    yield from container_killed(rig, phase)
+    assert "algo-2 exited with code 137" in rig.stderr()
+
+
+def container_disk_full(rig: Any, phase: str) -> Fault:
+    disk = rig.disk(rig.top / "home")
+    yield
+    aside = rig.go.with_name("go-aside")
+    aside.write_text("fill")
+    disk.fill()
+    aside.rename(rig.go)
+    yield
+    rig.broken = service.describe("job", around(rig))["TrainingJobStatus"]
+    disk.empty()
+
+
 def record_corrupt(rig: Any, phase: str) -> Fault:
     yield
     (rig.dir / "record.json").write_text('{"name": "job", "visits": [{"Sta')
@@ -423,8 +532,17 @@ FAULTS: dict[str, Callable[[Any, str], Fault]] = {
     "clock an hour back": clock(-3600),
     "clock a day ahead": clock(86_400),
     "out of memory": out_of_memory,
+    "worker killed": worker_killed,
+    "worker hangs": worker_hangs,
     "record corrupt": record_corrupt,
     "second command": second_command,
+    "Docker: supervisor killed": in_docker(supervisor_killed),
+    "Docker: host killed": in_docker(container_killed),
+    "Docker: host lost of two": in_docker(container_lost),
+    "Docker: Ctrl-C once": in_docker(interrupt_once),
+    "Docker: Ctrl-C twice": in_docker(interrupt_twice),
+    "Docker: disk full": in_docker(container_disk_full),
+    "Docker: out of memory": in_docker(out_of_memory),
 }
 
 
@@ -475,8 +593,18 @@ def in_order(described: dict[str, Any]) -> None:
     assert moments == sorted(moments, key=datetime.fromisoformat)
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{cell.phase}-{cell.fault}")
-def test_cell(rig: Any, cell: Cell) -> None:
+def marked(cell: Cell) -> Any:
+    marks = [pytest.mark.docker] if cell.fault.startswith("Docker") else []
+    marks += [pytest.mark.xla] if cell.fault.startswith("worker") else []
+    return pytest.param(cell, marks=marks, id=f"{cell.phase}-{cell.fault}")
+
+
+@pytest.mark.parametrize("cell", [marked(cell) for cell in CELLS])
+def test_cell(rig: Any, cell: Cell, request: pytest.FixtureRequest) -> None:
+    if cell.fault.startswith("Docker"):
+        engine = request.getfixturevalue("docker_engine")
+        rig.env["DOCKER_HOST"] = engine["DOCKER_HOST"]
+        assert request.getfixturevalue("docker_train") == "hotfire-test/train:latest"
     fault = FAULTS[cell.fault](rig, cell.phase)
     next(fault)
     hold(rig, cell.phase)
@@ -500,7 +628,7 @@ def test_cell(rig: Any, cell: Cell) -> None:
     in_order(described)
     assert (model_of(rig), checkpoint_of(rig)) == (cell.model, cell.checkpoint), told
     rig.until(
-        lambda: not rig.left_behind(), lambda: f"an end without traces: {rig.left_behind()}", 4
+        lambda: not rig.left_behind(), lambda: f"an end without traces: {rig.left_behind()}", 30
     )
     service.delete("job", around(rig))
     assert list((rig.home / "jobs").iterdir()) == []

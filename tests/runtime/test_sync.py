@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import resource
 import shutil
@@ -85,6 +86,26 @@ def test_an_open_file_is_left_alone_until_it_is_closed_or_the_end(local: Path, t
         time.sleep(0.3)
         assert "open" not in tree(there)
     assert tree(there) == {"closed": b"x", "open": b"half"}
+
+
+def test_a_flush_that_is_not_answered_can_be_given_up(local: Path, there: Path) -> None:
+    stuck, free = threading.Event(), threading.Event()
+
+    @dataclass(frozen=True)
+    class Silent(LocalDestination):
+        def put(self, *_: Any) -> None:
+            stuck.set()
+            free.wait(60)
+
+    asks = itertools.count().__next__  # what was asked before the flush is of no account
+    with (
+        pytest.raises(DataError, match=r"checkpoints: a and 1 more could not be stored .*given up"),
+        Sync(local, Silent(there, workers=1), ignore, asks=asks),
+    ):
+        (local / "a").touch()
+        (local / "b").touch()
+        assert stuck.wait(20)
+    free.set()
 
 
 def test_write_and_rename_uploads_the_last_name_only(local: Path, there: Path) -> None:
