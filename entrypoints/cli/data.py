@@ -81,17 +81,17 @@ def _settings(flags: dict[str, Any], around: Any) -> Any:
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the examples' order.")
 def pack(folder: Path, destination: str, chunk: str, seed: int) -> None:
     """Write the files of FOLDER, which has one folder per class, to DESTINATION (a directory or s3://) as chunks."""
+    from hotfire.entrypoints.cli.show import Console
     from hotfire.runtime import packing
     from hotfire.runtime.data_settings import parse_size
-    from hotfire.runtime.events import Event, Progress
     from hotfire.runtime.storage import LocalLocation, human, parse_uri
 
-    def observe(event: Event) -> None:
-        if isinstance(event, Progress) and event.done == event.total:
-            click.echo(f"{event.activity}: {human(event.done)}", err=True)
-
-    to = parse_uri(destination) if "://" in destination else LocalLocation(Path(destination))
-    packed = packing.pack(folder, to, observe, chunk=parse_size(chunk, "--chunk"), seed=seed)
+    uri = ":" in destination.partition("/")[0]
+    to = parse_uri(destination) if uri else LocalLocation(Path(destination))
+    size = parse_size(chunk, "--chunk")
+    packed = packing.pack(
+        folder, to, Console((), logs_to_stderr=True, quiet=False), chunk=size, seed=seed
+    )
     click.echo(
         f"{packed.records} records of {len(packed.classes)} classes in {packed.chunks} chunks, {human(packed.bytes)}",
         err=True,

@@ -12,7 +12,7 @@ import pytest
 from hotfire.runtime import packing
 from hotfire.runtime.data import mxnet
 from hotfire.runtime.errors import ValidationError
-from hotfire.runtime.events import ignore
+from hotfire.runtime.events import Event, Note, ignore
 from hotfire.runtime.storage import LocalLocation, S3Location
 
 
@@ -48,8 +48,10 @@ def test_every_file_is_a_labelled_record(images: Path, tmp_path: Path) -> None:
 
 def test_the_seed_sets_the_order(images: Path, tmp_path: Path) -> None:
     def order(seed: int) -> list[bytes]:
+        chunk = tmp_path / "o" / "part-00000.rec"
+        chunk.unlink(missing_ok=True)
         packing.pack(images, LocalLocation(tmp_path / "o"), ignore, chunk=10**6, seed=seed)
-        data = (tmp_path / "o" / "part-00000.rec").read_bytes()
+        data = chunk.read_bytes()
         return [one.payload for one in mxnet.read(io.BytesIO(data))]
 
     assert order(1) == order(1)
@@ -60,6 +62,26 @@ def test_to_s3(images: Path, s3_environ: Any, s3_bucket: str) -> None:
     packing.pack(images, S3Location(s3_bucket, "train/"), ignore, chunk=10**6)
     listed = s3_environ.client().list_objects_v2(Bucket=s3_bucket)["Contents"]
     assert [one["Key"] for one in listed] == ["train/classes.json", "train/part-00000.rec"]
+    with pytest.raises(ValidationError, match="has chunks already"):
+        packing.pack(images, S3Location(s3_bucket, "train/"), ignore, chunk=10**6)
+
+
+def test_what_would_mix_with_other_data_is_refused(images: Path, tmp_path: Path) -> None:
+    packing.pack(images, LocalLocation(tmp_path / "out"), ignore, chunk=50)
+    for place, why in (("out", "has chunks already"), ("images/cat", "packed the next time")):
+        with pytest.raises(ValidationError, match=why):
+            packing.pack(images, LocalLocation(tmp_path / place), ignore, chunk=10**6)
+
+
+def test_what_is_no_example_is_left_out(images: Path, tmp_path: Path) -> None:
+    for name in (".git/x", "cat/.DS_Store", "cat/.thumbs/1.jpg"):
+        (images / name).parent.mkdir(parents=True, exist_ok=True)
+        (images / name).write_bytes(b"")
+    events: list[Event] = []
+    packed = packing.pack(images, LocalLocation(tmp_path / "o"), events.append, chunk=10**6)
+    assert (packed.records, packed.classes) == (4, ("cat", "dog ü"))
+    (note,) = [event.text for event in events if isinstance(event, Note)]
+    assert note.endswith("class: 2")
 
 
 @pytest.mark.parametrize("name", ["images/cat", "absent"])
