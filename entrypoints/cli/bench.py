@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from hotfire.entrypoints.cli.show import table
 from hotfire.entrypoints.cli.trial_options import (
     BATCH_NAMES,
     Trials,
@@ -59,6 +61,7 @@ def bench(ctx: click.Context, /, **flags: Any) -> None:
     compilers = compilers_of(flags["compilers"])
     raw, options = job_of(ctx, flags, around)
     trials = Trials(options, around, verbose=flags["verbose"])
+    load = os.getloadavg()[0]
     found: list[Measured] = []
     for round_ in range(flags["rounds"]):
         first = round_ % len(compilers)
@@ -73,11 +76,12 @@ def bench(ctx: click.Context, /, **flags: Any) -> None:
     found.sort(key=lambda one: compilers.index(one.compiler))
     samples = flags["samples_per_step"] or samples_of(raw, found[0].world_size)
     rows = comparison.rows(found, samples)
+    answer = comparison.document(rows, busy=load / (os.cpu_count() or 1))
     if flags["as_json"]:
-        click.echo(json.dumps(comparison.document(rows), indent=2))
+        click.echo(json.dumps(answer, indent=2))
         return
-    click.echo(comparison.table(rows))
-    for remark in comparison.remarks(rows):
+    click.echo(table(comparison.HEADS, comparison.cells(rows)))
+    for remark in answer["Remarks"]:
         click.echo(f"note: {remark}", err=True)
     if samples is None:
         click.echo("note: samples/s needs --samples-per-step: no batch size is given", err=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hotfire.entrypoints.cli.show import table
 from hotfire.entrypoints.cli.trial_options import (
     Trials,
     compilers_of,
@@ -17,6 +18,8 @@ from hotfire.entrypoints.cli.trial_options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hotfire.runtime.trials.trial import Measured
 
 _UNITS = {"MB": 10**6, "GB": 10**9, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -212,27 +215,28 @@ def remarks(limit: int, rate: float | None) -> list[str]:
 def text_of(document: dict[str, Any]) -> str:
     """The curves, and a column for each compiler."""
     from hotfire.runtime.storage import human
-    from hotfire.runtime.trials.comparison import grid
 
-    curve: list[tuple[str, ...]] = [("compiler", "batch", "host memory", "device memory", "")]
-    for column in document["Columns"]:
+    columns = document["Columns"]
+    curve: list[tuple[str, ...]] = []
+    for column in columns:
         for one in column["Curve"]:
             sizes = (one["PeakHostBytes"], one["PeakDeviceBytes"])
             shown = ["-" if size is None else human(size) for size in sizes]
             curve.append((column["Compiler"], str(one["Batch"]), *shown, one["Verdict"]))
-    lines = [("", *(f"compiler {column['Compiler']}" for column in document["Columns"]))]
     base = f"{document['BaseLearningRate']:g} at {document['BaseBatch']}"
-    for title, show in (
+    shows: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
         (f"largest {document['Hyperparameter']}", lambda one: str(one["LargestBatch"])),
-        ("limited by", lambda one: one["LimitedBy"]),
+        ("limited by", lambda one: str(one["LimitedBy"])),
         ("workers", lambda one: str(one["Workers"])),
         ("global batch", lambda one: str(one["GlobalBatch"])),
         (f"learning rate, linear ({base})", lambda one: rate_of(one, "Linear")),
         ("learning rate, square root", lambda one: rate_of(one, "SquareRoot")),
         ("warm-up, share of the steps", lambda one: f"{one.get('WarmupRatio', 0):g}"),
-    ):
-        lines.append((title, *map(show, document["Columns"])))
-    return f"{grid(curve)}\n\n{grid(lines)}"
+    ]
+    heads = ("", *(f"compiler {column['Compiler']}" for column in columns))
+    lines = [(title, *map(show, columns)) for title, show in shows]
+    curve_heads = ("compiler", "batch", "host memory", "device memory", "")
+    return f"{table(curve_heads, curve)}\n\n{table(heads, lines)}"
 
 
 def rate_of(column: dict[str, Any], rule: str) -> str:

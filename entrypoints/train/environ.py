@@ -47,6 +47,8 @@ class Machine:
     kernel: tuple[int, int] = (0, 0)
     compile_cache: str = ""
     """Where Neuron's compiler keeps what it compiled; "" for its own default."""
+    checkpoints: str = ""
+    """The directory that outlives this container; "" for none."""
 
 
 def worker_environment(
@@ -72,7 +74,7 @@ def worker_environment(
         # Scripts in a sub-directory import from the top of the source directory, as under the toolkit.
         "PYTHONPATH": os.pathsep.join(filter(None, [env.code_dir, given.get("PYTHONPATH", "")])),
     }
-    defaults = {"PYTHONUNBUFFERED": "1", **_compiler(launch, machine.kind, given)}
+    defaults = {"PYTHONUNBUFFERED": "1", **_compiler(launch, machine, given)}
     if machine.kind is Kind.NEURON:
         defaults |= neuron.settings(given, launch, machine.compile_cache)
     if launch.launcher is Launcher.TORCHRUN:
@@ -82,22 +84,31 @@ def worker_environment(
     return settings
 
 
-def _compiler(launch: Launch, kind: Kind, given: Mapping[str, str]) -> dict[str, str]:
+def _compiler(launch: Launch, machine: Machine, given: Mapping[str, str]) -> dict[str, str]:
     chosen = {"HOTFIRE_COMPILER": launch.compiler.value}
     if launch.compiler_debug:
         chosen["HOTFIRE_COMPILER_DEBUG"] = "1"
-    cache = given.get("HOTFIRE_COMPILE_CACHE", "")
-    if not cache and "HOTFIRE_CACHE" in given:
-        cache = chosen["HOTFIRE_COMPILE_CACHE"] = f"{given['HOTFIRE_CACHE']}/compile"
+    if cache := _compile_cache(machine, given):
+        chosen["HOTFIRE_COMPILE_CACHE"] = cache
     if launch.compiler is Compiler.INDUCTOR:
         # What accelerate, and Hugging Face's Trainer through it, compile the model with.
         chosen["ACCELERATE_DYNAMO_BACKEND"] = "inductor"
         if cache:
             chosen["TORCHINDUCTOR_CACHE_DIR"] = f"{cache}/inductor"
     if launch.compiler is Compiler.XLA:
-        return chosen | {"PJRT_DEVICE": kind.value}
+        return chosen | {"PJRT_DEVICE": machine.kind.value}
     # Hugging Face's Trainer takes XLA as soon as torch_xla can be imported.
     return chosen | {"USE_TORCH_XLA": "0"}
+
+
+def _compile_cache(machine: Machine, given: Mapping[str, str]) -> str:
+    """Where Inductor and torch_xla keep what they compiled: for later jobs, else for this one's next attempt."""
+    if chosen := given.get("HOTFIRE_COMPILE_CACHE"):
+        return chosen
+    if cache := given.get("HOTFIRE_CACHE"):
+        return f"{cache}/compile"
+    # Hidden: scripts look whether there are checkpoints by listing their directory.
+    return f"{machine.checkpoints}/.compile-cache" if machine.checkpoints else ""
 
 
 def _distributed(env: TrainingEnv, launch: Launch, machine: Machine) -> dict[str, str]:

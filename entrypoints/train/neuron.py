@@ -44,15 +44,16 @@ def cache_directory(tree: MlTree, host: str, environment: Mapping[str, str]) -> 
     One directory per host, since the cache's locks do not hold on network file systems; hidden, since scripts look
     whether there are checkpoints by listing their directory.
     """
-    if checkpoints := _checkpoints(tree):
-        return f"{checkpoints}/.neuron-compile-cache/{host}"
+    if kept := checkpoints(tree):
+        return f"{kept}/.neuron-compile-cache/{host}"
     kept = environment.get("HOTFIRE_COMPILE_CACHE") or (
         f"{environment['HOTFIRE_CACHE']}/compile" if environment.get("HOTFIRE_CACHE") else ""
     )
     return f"{kept}/neuron/{host}" if kept else ""
 
 
-def _checkpoints(tree: MlTree) -> str:
+def checkpoints(tree: MlTree) -> str:
+    """The directory that outlives this container; "" for a job without a CheckpointConfig."""
     try:
         config = json.loads(tree.checkpointconfig.read_text(encoding="utf-8"))
         return str(config["LocalPath"]).rstrip("/")

@@ -84,6 +84,7 @@ def prepare(tree: MlTree, children: Children, environment: Mapping[str, str]) ->
         efa=Path("/dev/infiniband/uverbs0").exists(),
         kernel=_kernel(),
         compile_cache=neuron.cache_directory(tree, env.current_host, environment),
+        checkpoints=neuron.checkpoints(tree),
     )
     _introduce(env, machine, environment)
     refuse_unsupported(env)

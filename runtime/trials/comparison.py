@@ -75,7 +75,10 @@ def _against(baseline: Row, row: Row) -> Row:
     return Row(**{**asdict(row), "break_even_step": even})
 
 
-_HEADS = (
+_BUSY = 0.7
+"""Load of each processor from which on eager and Inductor's threads get into each other's way."""
+
+HEADS = (
     "compiler",
     "device",
     "compile s",
@@ -88,23 +91,9 @@ _HEADS = (
 )
 
 
-def table(found: Sequence[Row]) -> str:
-    """The rows for people."""
-    cells = [_HEADS, *(_cells(row, baseline=number == 0) for number, row in enumerate(found))]
-    return grid(cells)
-
-
-def grid(cells: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as they must be: text to the left, everything else to the right."""
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if number == 0 else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in cells
-    ]
-    return "\n".join(lines)
+def cells(found: Sequence[Row]) -> list[tuple[str, ...]]:
+    """The rows for people, under ``HEADS``."""
+    return [_cells(row, baseline=number == 0) for number, row in enumerate(found)]
 
 
 def _cells(row: Row, *, baseline: bool) -> tuple[str, ...]:
@@ -122,7 +111,7 @@ def _cells(row: Row, *, baseline: bool) -> tuple[str, ...]:
     )
 
 
-def remarks(found: Sequence[Row]) -> list[str]:
+def remarks(found: Sequence[Row], busy: float = 0.0) -> list[str]:
     """What the figures do not say by themselves, a line each."""
     said = [
         f"{row.compiler} compiled nothing: the script trained eagerly on {row.device}"
@@ -134,10 +123,15 @@ def remarks(found: Sequence[Row]) -> list[str]:
         for row in found
         if row.compiler == "none" and row.compilations
     ]
+    if busy > _BUSY:
+        said.append(
+            f"the machine was busy (load {busy:.1f} on each processor): do not trust these times"
+        )
     if any(row.device == "cpu" or row.peak_device_bytes is None for row in found):
         said.append("host memory is that of a worker process; it is no device's memory")
     return said
 
 
-def document(found: Sequence[Row]) -> dict[str, Any]:
-    return {"Compilers": [asdict(row) for row in found], "Remarks": remarks(found)}
+def document(found: Sequence[Row], *, busy: float = 0.0) -> dict[str, Any]:
+    """For programs. ``busy`` is the load average of each processor before the first trial."""
+    return {"Compilers": [asdict(row) for row in found], "Remarks": remarks(found, busy)}

@@ -122,3 +122,28 @@ def test_a_cpu_has_no_memory_of_its_own_that_could_be_the_limit(
     result = CliRunner().invoke(tune_batch, ["train.py", "-p", "batch_size=auto"])
     assert result.exit_code == REFUSED
     assert "give --memory-limit" in result.output
+
+
+def test_people_get_the_curves_and_a_column_for_each_compiler() -> None:
+    from hotfire.entrypoints.cli.tune_batch import scaled, text_of
+
+    point = {"Batch": 32, "Verdict": "fits", "PeakHostBytes": 2 * 10**9, "PeakDeviceBytes": None}
+    beyond = point | {"Batch": 64, "Verdict": "does not fit", "PeakHostBytes": None}
+    some = {"Compiler": "xla", "LargestBatch": 32, "LimitedBy": "memory", "Workers": 4}
+    none = {"Compiler": "none", "LargestBatch": 0, "LimitedBy": "memory", "Workers": 1}
+    columns = [
+        scaled(none | {"GlobalBatch": 0, "Curve": [beyond]}, 1e-3, 8),
+        scaled(some | {"GlobalBatch": 128, "Curve": [point, beyond]}, 1e-3, 8),
+    ]
+    document = {
+        "Hyperparameter": "batch_size",
+        "BaseLearningRate": 1e-3,
+        "BaseBatch": 8,
+        "Columns": columns,
+    }
+    lines = [" ".join(line.split()) for line in text_of(document).splitlines()]
+    assert "xla 32 2 GB - fits" in lines
+    assert "xla 64 - - does not fit" in lines
+    assert "largest batch_size 0 32" in lines
+    assert "learning rate, linear (0.001 at 8) - 0.016" in lines
+    assert "learning rate, square root - 0.004" in lines

@@ -145,6 +145,38 @@ def test_inductor_needs_a_compiler_of_c(container: Any, installed: bool) -> None
         assert "apt-get install g++" in result.err
 
 
+def test_the_training_compilers_configuration_is_honoured(container: Any) -> None:
+    names = ("HOTFIRE_COMPILER", "HOTFIRE_COMPILER_DEBUG", "PJRT_DEVICE")
+    container.write("train.py", f"import os; print([os.environ.get(n) for n in {names}])\n")
+    container.configure(
+        sagemaker_training_compiler_enabled="true", sagemaker_training_compiler_debug_mode="true"
+    )
+    assert container.run().out == "['xla', '1', 'CPU']\n"
+
+
+@pytest.mark.parametrize(
+    ("variables", "checkpoints", "kept"),
+    [
+        ({}, False, None),
+        ({}, True, "checkpoints/.compile-cache"),
+        ({"HOTFIRE_CACHE": "/cache"}, True, "/cache/compile"),
+        ({"HOTFIRE_COMPILE_CACHE": "/mine", "HOTFIRE_CACHE": "/cache"}, True, "/mine"),
+    ],
+)
+def test_what_was_compiled_is_kept_where_something_outlives_the_job(
+    container: Any, variables: dict[str, str], checkpoints: bool, kept: str | None
+) -> None:
+    container.write("train.py", "import os; print(os.environ.get('HOTFIRE_COMPILE_CACHE'))\n")
+    container.env |= variables
+    if checkpoints:
+        directory = container.ml / "checkpoints"
+        (container.config / "checkpointconfig.json").write_text(
+            json.dumps({"LocalPath": str(directory)})
+        )
+    expected = str(container.ml / kept) if kept else str(kept)
+    assert container.run().out == f"{expected}\n"
+
+
 def test_a_distribution_that_is_not_run_is_refused_before_anything_else(container: Any) -> None:
     container.configure(
         sagemaker_program="train.py",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from hotfire.runtime.trials.comparison import WARM_UP, remarks, rows, table
+from hotfire.runtime.trials.comparison import HEADS, WARM_UP, cells, remarks, rows
 from hotfire.runtime.trials.trial import Measured, Verdict
 
 
@@ -38,7 +38,9 @@ def test_a_slower_step_never_pays() -> None:
     found = rows([measured("none", 2.0, 0.5), measured("xla", 12.0, 0.5)], None)
     assert found[1].break_even_step is None
     assert found[1].samples_per_second is None
-    assert table(found).splitlines()[2].endswith("never")
+    baseline, xla = (dict(zip(HEADS, line, strict=True)) for line in cells(found))
+    assert (baseline["ahead from step"], xla["ahead from step"]) == ("-", "never")
+    assert xla["step s"] == "0.5" and xla["device memory"] == "-"
 
 
 def test_one_slow_step_does_not_move_the_median() -> None:
@@ -59,7 +61,9 @@ def test_rounds_are_pooled() -> None:
 
 def test_what_was_not_compiled_is_said() -> None:
     found = rows([measured("none", 1, 1, compilations=2), measured("xla", 1, 1, compilations=0)], 1)
-    said = "\n".join(remarks(found))
+    assert "busy" not in "".join(remarks(found))
+    said = "\n".join(remarks(found, 2.0))
+    assert "the machine was busy (load 2.0 on each processor)" in said
     assert "xla compiled nothing" in said
     assert "none: the script compiles by itself" in said
     assert "no device's memory" in said
