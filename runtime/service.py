@@ -103,16 +103,16 @@ class Surroundings:
 
 
 def remove_containers(job_dir: JobDir, environ: Mapping[str, str]) -> None:
-    """Containers run on when their supervisor is killed: remove those that nobody owns, and note which were this job's."""
+    """Containers run on when their supervisor is killed: remove a job's, and note which they were."""
     with contextlib.suppress(OSError, ValueError):
         if json.loads(job_dir.options.read_text(encoding="utf-8")).get("backend") != "docker":
             return
         from hotfire.runtime.backends import docker_orphans
 
-        found = docker_orphans.sweep(environ)
+        found = docker_orphans.sweep(job_dir.root, environ)
         with job_dir.notes.open("a", encoding="utf-8") as out:
             for one in found:
-                if one.kind == "container" and one.directory.is_relative_to(job_dir.root):
+                if one.kind == "container":
                     out.write(f"removed the container {one.name}, which the supervisor had left\n")
 
 

@@ -102,11 +102,12 @@ class DockerSession:
     def _start_somehow(self, spec: ContainerSpec) -> DockerContainer:
         """Without what the engine turns out to refuse; it is not asked for again in this session."""
         while True:
+            without = frozenset(self._without)  # other hosts start meanwhile, and may add to it
             try:
                 return self._start(spec)
             except StartRefused as error:
                 refused = next((what for text, what in _DOABLE_WITHOUT if text in error.what), None)
-                if refused is None or refused in self._without:
+                if refused is None or refused in without:
                     raise
                 self._without.add(refused)
                 self._note_once(Note(text=f"the engine refuses {refused}: {error.what[-200:]}"))
@@ -149,7 +150,7 @@ class DockerSession:
         pid = state.pid if state else 0
         container.begin(output, pid)
         if doors.doors and pid:
-            container.on_removal(self._open(doors, made, pid, image, labels, native=native))
+            container.on_removal(self._open(doors, made, pid, image, native=native))
         return container
 
     def _open(
@@ -158,14 +159,13 @@ class DockerSession:
         container: str,
         pid: int,
         image: str,
-        labels: Mapping[str, str],
         *,
         native: bool,
     ) -> Callable[[], None]:
         try:
             if native:
                 return doorway.open_natively(pid, doors.doors)
-            return doorway.open_beside(self.engine, container, image, labels, doors.doors)
+            return doorway.open_beside(self.engine, container, image, self._labels, doors.doors)
         except (HotfireError, OSError) as error:
             state = self.engine.state(container)
             if state is not None and state.code is None:  # else it was too quick to miss anything

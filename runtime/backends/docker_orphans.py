@@ -95,13 +95,13 @@ def _is_mine(directory: Path) -> bool:
         return False
 
 
-def sweep(environ: Mapping[str, str], observer: Observer = ignore) -> list[Orphan]:
-    """Remove what certainly nobody owns, and tell what it was. Nothing where no engine can be asked.
+def sweep(job: Path, environ: Mapping[str, str], observer: Observer = ignore) -> list[Orphan]:
+    """Remove what a job has left that certainly nobody owns, and tell what it was. Nothing where no engine can be asked.
 
-    For whoever has found a job without its supervisor.
+    ``job`` is its directory, which was found without a supervisor.
     """
     try:
-        found = [one for one in find(environ) if one.sure]
+        found = [one for one in find(environ) if one.sure and one.directory.is_relative_to(job.absolute())]
         remove(found, environ, observer)
     except (ValidationError, PlatformError):
         return []

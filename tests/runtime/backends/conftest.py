@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import tarfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -218,3 +219,66 @@ def data(lab: Lab) -> Path:
     (source / "a.txt").write_text("alpha\n")
     (source / "sub" / "b.txt").write_text("beta\n")
     return source
+
+
+# --- whole jobs in containers ------------------------------------------------------------------
+
+
+class Desk:
+    """A directory with a script and data, and the ``hotfire`` command."""
+
+    def __init__(self, root: Path, environ: dict[str, str], image: str) -> None:
+        self.root, self.image = root, image
+        (root / "src").mkdir()
+        (root / "data").mkdir()
+        (root / "data" / "f").write_text("42")
+        self.environ = {
+            **environ,
+            "PYTHONPATH": str(Path(__file__).parents[3] / "build" / "view"),
+            "HOTFIRE_HOME": str(root / "home"),
+            "HOTFIRE_CACHE": str(root / "cache"),
+        }
+
+    def script(self, text: str) -> None:
+        (self.root / "src" / "s.py").write_text(text)
+
+    def argv(self, *flags: str, image: str = "") -> list[str]:
+        fixed = ("--source-dir", "src", "--backend", "docker", "--image", image or self.image)
+        return [sys.executable, "-m", "hotfire.entrypoints", "run", "s.py", *fixed, *flags]
+
+    def run(self, *flags: str, image: str = "") -> subprocess.CompletedProcess[str]:
+        return self.call(self.argv("--output", str(self.root / "out"), *flags, image=image))
+
+    def call(self, argv: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            argv,
+            cwd=self.root,
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
+        )
+
+    def members(self, name: str) -> list[str]:
+        with tarfile.open(self.root / "out" / name / "output" / "model.tar.gz") as tar:
+            return sorted(tar.getnames())
+
+
+@pytest.fixture
+def desk(docker_engine: dict[str, str], docker_train: str, tmp_path: Path) -> Iterator[Desk]:
+    """Afterwards nothing of its jobs is on the engine."""
+    yield Desk(tmp_path, docker_engine, docker_train)
+    assert owned(docker_engine, tmp_path) == []
+
+
+def owned(environ: dict[str, str], root: Path) -> list[str]:
+    """Containers, networks and volumes of jobs below ``root``; others may use the same engine meanwhile."""
+    from hotfire.containers import engine as engines
+
+    engine = engines.connect(environ)
+    try:
+        found = engine.owned("hotfire.session")
+    finally:
+        engine.close()
+    return [one.name for one in found if one.labels["hotfire.directory"].startswith(str(root))]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import json
 import os
 import shutil
 import signal
+import socketserver
 import subprocess
 import sys
 import threading
@@ -122,6 +124,40 @@ def test_the_context_of_the_docker_command(tmp_path: Path) -> None:
     meta.write_text('{"Endpoints": {"docker": {"Host": "unix:///run/mine.sock"}}}')
     (tmp_path / "config.json").write_text('{"currentContext": "mine"}')
     assert engines.address({"DOCKER_CONFIG": str(tmp_path)}) == "unix:///run/mine.sock"
+
+
+def test_podman_is_refused(tmp_path: Path) -> None:
+    """By what Podman 4.3.1 answers; its socket is tried where Docker has none."""
+    answers = {
+        "version": {"Version": "4.3.1", "ApiVersion": "1.41", "MinAPIVersion": "1.24"},
+        "info": {"ServerVersion": "4.3.1", "BuildahVersion": "1.28.2", "InitBinary": ""},
+    }
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(answers[self.path.rpartition("/")[2]]).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def address_string(self) -> str:
+            return "a socket file"
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    path = Path("/tmp") / f"hotfire-podman-{os.getpid()}.sock"
+    with socketserver.UnixStreamServer(str(path), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            with pytest.raises(ValidationError, match="Podman") as caught:
+                engines.connect({"DOCKER_HOST": f"unix://{path}"})
+        finally:
+            server.shutdown()
+            path.unlink()
+    assert "DOCKER_HOST" in caught.value.do
 
 
 def test_no_such_image(yard: Yard) -> None:
@@ -403,7 +439,9 @@ def test_what_a_killed_supervisor_left_is_found_and_removed(yard: Yard, tmp_path
     assert [one.kind for one in found] == ["container", "network"]
     assert all(one.sure for one in found)
     assert found[0].directory == tmp_path / "k"
-    assert "killed-job" in {one.job for one in docker_orphans.sweep(yard.environ)}
+    assert docker_orphans.sweep(tmp_path / "another", yard.environ) == []
+    swept = docker_orphans.sweep(tmp_path / "k", yard.environ)
+    assert [one.kind for one in swept] == ["container", "network"]
     assert [one for one in docker_orphans.find(yard.environ) if one.job == "killed-job"] == []
 
 

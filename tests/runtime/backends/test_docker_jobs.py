@@ -5,76 +5,20 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import signal
 import subprocess
 import sys
 import sysconfig
 import tarfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from hotfire.containers import engine as engines
-from hotfire.containers.engine import Engine
+if TYPE_CHECKING:
+    from tests.runtime.backends.conftest import Desk
 
 pytestmark = pytest.mark.docker
-ROOT = Path(__file__).parents[3]
-
-
-class Desk:
-    """A directory with a script and data, and the ``hotfire`` command."""
-
-    def __init__(self, root: Path, environ: dict[str, str], image: str) -> None:
-        self.root, self.image = root, image
-        (root / "src").mkdir()
-        (root / "data").mkdir()
-        (root / "data" / "f").write_text("42")
-        self.environ = {
-            **environ,
-            "PYTHONPATH": str(ROOT / "build" / "view"),
-            "HOTFIRE_HOME": str(root / "home"),
-            "HOTFIRE_CACHE": str(root / "cache"),
-        }
-
-    def script(self, text: str) -> None:
-        (self.root / "src" / "s.py").write_text(text)
-
-    def argv(self, *flags: str, image: str = "") -> list[str]:
-        fixed = ("--source-dir", "src", "--backend", "docker", "--image", image or self.image)
-        return [sys.executable, "-m", "hotfire.entrypoints", "run", "s.py", *fixed, *flags]
-
-    def run(self, *flags: str, image: str = "") -> subprocess.CompletedProcess[str]:
-        return self.call(self.argv("--output", str(self.root / "out"), *flags, image=image))
-
-    def call(self, argv: list[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            argv,
-            cwd=self.root,
-            env=self.environ,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
-
-    def members(self, name: str) -> list[str]:
-        with tarfile.open(self.root / "out" / name / "output" / "model.tar.gz") as tar:
-            return sorted(tar.getnames())
-
-
-@pytest.fixture
-def desk(docker_engine: dict[str, str], docker_train: str, tmp_path: Path) -> Iterator[Desk]:
-    """Afterwards nothing of its jobs is on the engine."""
-    yield Desk(tmp_path, docker_engine, docker_train)
-    engine: Engine = engines.connect(docker_engine)
-    try:
-        everything = engine.owned("hotfire.session")
-    finally:
-        engine.close()
-    ours = [one for one in everything if one.labels["hotfire.directory"].startswith(str(tmp_path))]
-    assert ours == []
 
 
 _WRITES = """
@@ -186,34 +130,6 @@ def test_arguments_alone_go_to_the_image_s_own_entry_point(desk: Desk, docker_ba
         subprocess.run(rm, check=True, capture_output=True, env=env)
 
 
-@pytest.mark.parametrize("moment", ["Downloading", "up"])
-def test_ctrl_c_stops_the_job_and_leaves_nothing(desk: Desk, moment: str) -> None:
-    desk.script(
-        "import signal, sys, time\n"
-        "def stop(*_): open('/opt/ml/model/saved', 'w').close(); sys.exit(0)\n"
-        "signal.signal(signal.SIGTERM, stop)\nprint('up', flush=True)\ntime.sleep(600)\n"
-    )
-    argv = desk.argv("--name", "stopped", "--output", str(desk.root / "out"))
-    with subprocess.Popen(
-        argv,
-        cwd=desk.root,
-        env=desk.environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if moment in line:
-                break
-        process.send_signal(signal.SIGINT)
-        rest = process.stdout.read()
-        code = process.wait(60)
-    assert code == 3, rest
-    if moment == "up":
-        assert desk.members("stopped") == ["saved"]
-
-
 _LISTED = """
 import sys
 from hotfire.runtime import service
@@ -294,35 +210,31 @@ if rank == 0: torch.save(flat, "/opt/ml/model/gradients.pt")
 """
 
 
-@pytest.mark.xla
-@pytest.mark.slow
-def test_gradients_of_two_hosts_are_those_of_one_process(desk: Desk, docker_base: str) -> None:
-    """The environment comes in as a channel, copy on write, instead of being baked into 7 GB of layers."""
+@pytest.fixture
+def with_torch(desk: Desk, docker_base: str) -> tuple[str, ...]:
+    """Flags: this environment comes in as a channel, copy on write, instead of being baked into 7 GB of layers."""
+    words = ("run", "--rm", docker_base, "python3", "-c", "import sys; print(sys.version_info[1])")
     version = subprocess.run(
-        [
-            desk_docker(),
-            "run",
-            "--rm",
-            docker_base,
-            "python3",
-            "-c",
-            "import sys; print(sys.version_info[1])",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=desk.environ,
+        [desk_docker(), *words], capture_output=True, text=True, check=True, env=desk.environ
     ).stdout.strip()
     if int(version) != sys.version_info[1]:
-        pytest.skip(
-            f"the base image has Python 3.{version}, this environment 3.{sys.version_info[1]}"
-        )
+        pytest.skip(f"the base image has Python 3.{version}, not 3.{sys.version_info[1]}")
+    return (
+        *("--input", f"env={sysconfig.get_paths()['purelib']}"),
+        *("--env", "PYTHONPATH=/opt/hotfire:/opt/ml/input/data/env"),
+    )
+
+
+@pytest.mark.xla
+@pytest.mark.slow
+def test_gradients_of_two_hosts_are_those_of_one_process(
+    desk: Desk, with_torch: tuple[str, ...]
+) -> None:
     import torch
 
     desk.script(_GRADIENTS)
     common = (
-        *("--input", f"env={sysconfig.get_paths()['purelib']}"),
-        *("--env", "PYTHONPATH=/opt/hotfire:/opt/ml/input/data/env"),
+        *with_torch,
         *("--instance-type", "ml.trn1.2xlarge", "--distribution", "torch_distributed"),
         *("--processes-per-host", "1"),
     )
@@ -338,6 +250,37 @@ def test_gradients_of_two_hosts_are_those_of_one_process(desk: Desk, docker_base
             found.append(torch.load(member))
     assert float(found[0].norm()) > 0.1
     assert torch.allclose(found[0], found[1], rtol=1e-5, atol=1e-6)
+
+
+_EIGHT = """
+import json, os, socket, torch, torch.distributed as dist
+hosts, me = json.loads(os.environ["SM_HOSTS"]), os.environ["SM_CURRENT_HOST"]
+assert len({socket.gethostbyname(host) for host in hosts}) == 8
+rank = hosts.index(me)
+dist.init_process_group("gloo", init_method=f"tcp://{hosts[0]}:7777", rank=rank, world_size=8)
+torch.manual_seed(0)
+inputs, weights = torch.randn(64, 4), torch.zeros(4, requires_grad=True)
+targets = inputs @ torch.tensor([1.0, -2.0, 3.0, -4.0])
+for step in range(100):
+    loss = ((inputs[rank::8] @ weights - targets[rank::8]) ** 2).mean()
+    (gradient,) = torch.autograd.grad(loss, weights)
+    dist.all_reduce(gradient)
+    with torch.no_grad(): weights -= 0.1 * gradient / 8
+print("learned", [round(w, 2) + 0.0 for w in weights.tolist()], flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.xla
+@pytest.mark.slow
+def test_eight_hosts_train_together(desk: Desk, with_torch: tuple[str, ...]) -> None:
+    """They find each other by name, sum their gradients over the network, and go away; the desk counts what is left."""
+    desk.script(_EIGHT)
+    env = ("--env", "GLOO_SOCKET_IFNAME=eth0", "--env", "OMP_NUM_THREADS=1")
+    done = desk.run("--instance-count", "8", *with_torch, *env)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    wanted = {f"algo-{n} | learned [1.0, -2.0, 3.0, -4.0]" for n in range(1, 9)}
+    assert {line for line in done.stdout.splitlines() if "learned" in line} == wanted
 
 
 def desk_docker() -> str:
