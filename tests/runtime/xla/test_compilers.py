@@ -151,9 +151,11 @@ def test_debugging_leaves_metrics_graphs_and_lines(
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor on a CPU needs g++")
 def test_eager_xla_and_inductor_train_alike(launch: Launch, workers: Path, tmp_path: Path) -> None:
     out = tmp_path / "seam.json"
-    script = str(workers / "seam.py")
     [done] = launch(
-        *(script, str(out), "xla", "none", "inductor"), TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "ic")
+        *(str(workers / "seam.py"), str(out), "xla", "none", "inductor"),
+        TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "compiled"),
+        # Scalar code: probing the processor's vectors takes four times as long as all the rest.
+        TORCHINDUCTOR_VEC_ISA_OK="0",
     )
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(out.read_text())
