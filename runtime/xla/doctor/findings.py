@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -36,6 +36,11 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "severity": self.severity.value}
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Finding:
+        """What `to_json` made."""
+        return cls(**{**raw, "severity": Severity(raw["severity"])})
 
     @property
     def place(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,20 @@ class Report:
             "budget": self.change,
             "error": self.error,
         }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Report:
+        """What `to_json` made."""
+        return cls(
+            findings=tuple(Finding.from_json(entry) for entry in raw["findings"]),
+            graphs=tuple(Graph(**entry) for entry in raw["graphs"]),
+            steps=raw["steps"],
+            world_size=raw["world_size"],
+            compilations=raw["compilations"],
+            compile_seconds=raw["compile_seconds"],
+            error=raw["error"],
+            change=raw["budget"],
+        )
 
     def text(self) -> str:
         """Findings with place, cost and fix; then the graphs."""

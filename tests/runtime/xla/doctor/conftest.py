@@ -22,7 +22,7 @@ from hotfire.runtime.xla.doctor.timeline import read
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
 CORPUS = HERE / "corpus"
-_HEADER = re.compile(r"^# (workers|argv|shims|fails): (.*)$", re.MULTILINE)
+_HEADER = re.compile(r"^# (workers|argv|shims|fails|steps): (.*)$", re.MULTILINE)
 _PLANTED = re.compile(r"# doctor: ([\w-]+)")
 
 
@@ -44,12 +44,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    report: Report
+    report: Report | None
+    """None for a summary, which is in the log."""
     codes: list[int]
     log: str
 
     @property
     def found(self) -> set[tuple[str, int]]:
+        assert self.report is not None
         return {(finding.rule, finding.line) for finding in self.report.findings}
 
 
@@ -75,10 +77,17 @@ class Zygote:
         self._process.wait(timeout=60)
         self._process.stdout.close()
 
-    def run(self, script: Path, directory: Path, *, steps: int = 20, **settings: str) -> Outcome:
-        """Run `script` in the workers its header asks for and judge what they left."""
+    def run(
+        self, script: Path, directory: Path, *, steps: int | str = 20, **settings: str
+    ) -> Outcome:
+        """Run `script` in the workers its header asks for and judge what they left.
+
+        Without `steps` it runs as in `hotfire run`, to its own end.
+        """
         assert self._process.stdin and self._process.stdout
-        world = {"SM_OUTPUT_DATA_DIR": str(directory), "HOTFIRE_DOCTOR": str(steps)}
+        world = {"SM_OUTPUT_DATA_DIR": str(directory), "HOTFIRE_WORKER_DIR": str(directory)}
+        if int(steps):
+            world["HOTFIRE_DOCTOR"] = str(steps)
         if "shims" in settings:
             world["HOTFIRE_SHIMS"] = settings["shims"]
         log = directory / "log"
@@ -92,6 +101,8 @@ class Zygote:
         self._process.stdin.flush()
         codes = json.loads(self._process.stdout.readline())
         text = log.read_text(errors="replace") if log.exists() else ""
+        if not int(steps):
+            return Outcome(None, codes, text)
         ranks = read(directory / "doctor")
         assert ranks, text
         return Outcome(judge(ranks), codes, text)

@@ -16,7 +16,7 @@ for parameter in model.parameters():
     }
 schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min((n + 1) / 8, 1) * (60 - n))
 losses = []
-for step in range(50):
+for _ in range(50):
     inputs, labels = torch.randn(8, 16).to(device), torch.randint(0, 2, (8,)).to(device)
     optimizer.zero_grad()
     loss = torch.nn.functional.cross_entropy(model(inputs), labels)

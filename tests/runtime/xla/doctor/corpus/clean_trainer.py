@@ -1,7 +1,6 @@
 """The Hugging Face Trainer on full batches; evaluation after each epoch."""
 
 import torch
-import torch_xla
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
 torch.manual_seed(0)

@@ -1,4 +1,5 @@
 """The model is made with sdpa, whose mask is looked at by the host."""
+# steps: 8
 
 import torch
 import torch_xla

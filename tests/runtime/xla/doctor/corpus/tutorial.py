@@ -8,7 +8,7 @@ import os
 import torch
 import torch.distributed as dist
 import torch_xla.core.xla_model as xm
-import torch_xla.distributed.xla_backend
+import torch_xla.distributed.xla_backend  # noqa: F401
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from torch_xla.distributed.parallel_loader import MpDeviceLoader
 
@@ -30,11 +30,11 @@ if __name__ == "__main__":
     optimizer = torch.optim.AdamW(  # doctor: late-optimizer-state
         [{"params": [parameter]} for parameter in model.parameters()], lr=0.001
     )
-    for epoch in range(args.epochs):
+    for _ in range(args.epochs):
         model.train()
         for inputs, labels in loader:
             optimizer.zero_grad()
             loss = torch.nn.functional.cross_entropy(model(inputs), labels)
             loss.backward()
             optimizer.step()  # doctor: replica-drift
-    xm.save(model.state_dict(), os.path.join(args.model_dir, "model.pt"))
+    xm.save(model.state_dict(), f"{args.model_dir}/model.pt")
