@@ -172,6 +172,8 @@ def _script_text(
         return
     if first is None or script["reason"] != first["reason"]:
         yield f"  starts    {script['reason']}"
+    if first is None and script["compiler"] != "none":
+        yield f"  compiler  {script['compiler']}"
     if first is None or script["arguments"] != first["arguments"]:
         yield f"  script    {_words([script['program'] or '?', *script['arguments']])}"
 

@@ -442,6 +442,7 @@ def test_the_dry_run_shows_what_the_script_will_see() -> None:
     text = plan_view.describe(plans)
     assert "train.py --learning_rate 5e-05 --model_name_or_path bert-base-uncased" in text
     assert "torchrun with 2 workers on each of 2 hosts" in text
+    assert text.count("  compiler  xla\n") == 1
     # What both hosts share is said once.
     assert text.count("TRAINING_JOB_ARN") == 1
     assert text.count("current_host") == 2
