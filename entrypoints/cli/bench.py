@@ -102,6 +102,11 @@ def checked(measured: Measured, trial: Any) -> Measured:
             f"the trial with compiler {measured.compiler} ran out of memory.",
             do="Take a smaller batch: hotfire tune-batch finds the largest.",
         )
+    if not measured.step_ends:
+        raise TrialFailed(
+            "the script ended without a step of a torch optimizer.",
+            do="Steps count in the workers that hotfire starts, not in processes of the script's own.",
+        )
     raise TrialFailed(
         f"the script ended after {len(measured.step_ends)} of {trial.steps} steps.",
         do="Give it more data or epochs, or fewer --steps.",

@@ -80,6 +80,13 @@ def test_the_largest_batch_below_a_memory_limit(hotfire: Any) -> None:
     assert "not what fits a device" in "".join(answer["Remarks"])
 
 
+def test_a_script_without_steps_cannot_be_compared(hotfire: Any) -> None:
+    hotfire.script("print('nothing to train')\n")
+    result = hotfire("bench", "train.py", "--compilers", "none")
+    assert result.returncode == FAILED
+    assert "ended without a step of a torch optimizer" in result.stderr
+
+
 def test_a_script_that_fails_ends_the_search_and_is_kept(hotfire: Any) -> None:
     hotfire.script("raise ValueError('no such column')\n")
     search = ("tune-batch", "train.py", "-p", "batch_size=auto", "--memory-limit", "1GB")
