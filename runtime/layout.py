@@ -100,6 +100,11 @@ class HostDir:
         return self.root / "log"
 
     @property
+    def log_times(self) -> Path:
+        """When which bytes of :attr:`log` were seen."""
+        return self.root / "log-times"
+
+    @property
     def samples(self) -> Path:
         """What the host used, a row of CSV about every second."""
         return self.root / "samples.csv"

@@ -27,6 +27,7 @@ from hotfire.runtime.errors import DataError
 from hotfire.runtime.events import Event, LogChunk, Note, Observer, Transition
 from hotfire.runtime.hosts import started
 from hotfire.runtime.layout import HostDir, JobDir
+from hotfire.runtime.observe.log_times import TimeNotes
 from hotfire.runtime.observe.logs import LogPump
 from hotfire.runtime.observe.nvml import Nvml
 from hotfire.runtime.observe.patterns import Engine
@@ -182,9 +183,11 @@ def _run_hosts(
         containers = undo.enter_context(
             started(session, specs, lambda one: write_pid(one, dirs[one.host].pid))
         )
+        times = {host: TimeNotes(dirs[host].log_times) for host in hosts}
+        logs = {host: dirs[host].log for host in hosts}
         with (
             sampler(prepared, dirs, session.places, containers) as used,
-            LogPump({host: dirs[host].log for host in hosts}, journal),
+            LogPump(logs, journal, seen=lambda host, offset: times[host].seen(offset)),
         ):
             exits = watch.until_ended(containers)
         if watch.abrupt:

@@ -58,7 +58,7 @@ from hotfire.runtime.errors import (
     ValidationError,
 )
 from hotfire.runtime.events import Event, Note, Observer, ignore
-from hotfire.runtime.layout import JobDir, cache_home, hotfire_home
+from hotfire.runtime.layout import HostDir, JobDir, cache_home, hotfire_home
 from hotfire.runtime.observe import patterns
 from hotfire.runtime.observe.logs import LogPump
 from hotfire.runtime.observe.samples import Usage, read_samples, summary_of, tree_bytes
@@ -630,7 +630,7 @@ def shell(
     Raises:
         ResourceNotFound: no such job or host.
     """
-    log_files(name, around, host=host, attempt=None)
+    host_dirs(name, around, host=host, attempt=None)
     argv = command or (around.environ.get("SHELL", "/bin/sh"), "-i")
     terminal = {key: around.environ[key] for key in ("TERM", "COLORTERM") if key in around.environ}
     job_dir = around.store.open(name)
@@ -876,16 +876,16 @@ def older_than(age: str, around: Surroundings) -> list[str]:
     limit = utc_now().timestamp() - int(number) * units[unit]
     ended = []
     for name in around.store.names():
-        record = around.store.record(name)
+        record = readable(name, around)
         if record.status.terminal and record.visits[-1].start.timestamp() <= limit:
             ended.append(name)
     return ended
 
 
-def log_files(
+def host_dirs(
     name: str, around: Surroundings, *, host: str | None, attempt: int | None
-) -> dict[str, Path]:
-    """Host name to log file of one attempt of a job (default: the last one).
+) -> tuple[int, dict[str, HostDir]]:
+    """The number of an attempt of a job (default: the last one), and the directories of its hosts, or of one.
 
     Raises:
         ResourceNotFound: no such job, host or attempt.
@@ -902,7 +902,7 @@ def log_files(
         raise ResourceNotFound(
             f"job {name} has no host {host!r}.", do=f"It has: {', '.join(hosts)}"
         )
-    return {one: job_dir.host(number, one).log for one in ([host] if host else hosts)}
+    return number, {one: job_dir.host(number, one) for one in ([host] if host else hosts)}
 
 
 def hosts_of(asked: Mapping[str, Any]) -> list[str]:
@@ -934,17 +934,41 @@ def resource_summaries(name: str, around: Surroundings) -> dict[str, dict[str, A
 
 
 def read_logs(
-    name: str, found: Mapping[str, Path], around: Surroundings, observer: Any, *, follow: bool
+    name: str,
+    around: Surroundings,
+    begin: Callable[[int, Mapping[str, HostDir]], Any],
+    *,
+    host: str | None = None,
+    attempt: int | None = None,
+    follow: bool = False,
 ) -> None:
-    """Hand the logs to an observer of chunks; with ``follow`` until the job has ended."""
-    with LogPump(found, observer):
-        while follow and not around.store.record(name).status.terminal:
-            time.sleep(0.1)
+    """Hand the logs of one attempt (default: the last one) to the observer of chunks that ``begin`` makes for it.
+
+    With ``follow``, go on until the job has ended, with the attempts that come meanwhile unless one was chosen.
+
+    Raises:
+        ResourceNotFound: no such job, host or attempt.
+    """
+    number, dirs = host_dirs(name, around, host=host, attempt=attempt)
+    job_dir, over = around.store.open(name), False
+    while True:
+        logs = {one: directory.log for one, directory in dirs.items()}
+        with LogPump(logs, begin(number, dirs)):
+            while follow and not (over := around.store.record(name).status.terminal):
+                if number < max(job_dir.attempts(), default=0):
+                    break
+                time.sleep(0.1)
+        if not follow or attempt is not None:
+            return
+        if over and number >= max(job_dir.attempts(), default=0):
+            return
+        number, dirs = host_dirs(name, around, host=host, attempt=number + 1)
 
 
 def samples_per_second(name: str, around: Surroundings) -> str:
     """The last training speed that the first host printed, or nothing."""
-    path = next(iter(log_files(name, around, host=None, attempt=None).values()))
+    _, dirs = host_dirs(name, around, host=None, attempt=None)
+    path = next(iter(dirs.values())).log
     try:
         with path.open("rb") as source:
             source.seek(max(0, path.stat().st_size - (1 << 18)))

@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -30,6 +31,9 @@ from hotfire.runtime.status import JobRecord, SecondaryStatus, utc_now
 RESERVE = "reserve"
 """A file of a live job's directory whose space the record may have when the disk is full."""
 RESERVED_BYTES = 32 << 10
+
+YOUNG_SECONDS = 60.0
+"""Age up to which nobody else touches a directory that becomes a job."""
 
 LOST_SUPERVISOR = "We encountered an internal error. Please try again. (the process that supervised the job has gone)"
 
@@ -258,6 +262,9 @@ class Store:
         for path in self.jobs.glob(".gone-*") if self.jobs.is_dir() else ():
             remove_tree(path)
         for path in self.jobs.glob(".new-*") if self.jobs.is_dir() else ():
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime < YOUNG_SECONDS:
+                    continue  # its `create` may not have come to the lock yet
             lock = JobLock.take(JobDir(path).lock) if path.is_dir() else None
             if lock is not None:
                 remove_tree(path)

@@ -34,15 +34,22 @@ def describe(name: str, as_json: bool) -> None:
 @click.option("--host", help="Only this host, e.g. algo-2.")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
 @click.option("--attempt", type=int, help="Which attempt (default: the last).")
-def logs(name: str, host: str | None, follow: bool, attempt: int | None) -> None:
+@click.option(
+    "--json", "as_json", is_flag=True, help="A document a line: timestamp, host, attempt, message."
+)
+def logs(name: str, host: str | None, follow: bool, attempt: int | None, as_json: bool) -> None:
     """Print the log of job NAME, byte for byte; several hosts are told apart by a prefix."""
     from hotfire.runtime import service
+    from hotfire.runtime.observe.log_times import JsonLines
     from hotfire.runtime.observe.logs import LogPrinter
 
     around = service.Surroundings.here()
-    found = service.log_files(name, around, host=host, attempt=attempt)
-    printer = LogPrinter(sys.stdout.buffer, tuple(found), live=sys.stdout.isatty())
-    service.read_logs(name, found, around, printer, follow=follow)
+    lines = JsonLines(sys.stdout)
+    hosts = (host,) if host else tuple(service.hosts_of(around.store.request(name)))
+    printer = LogPrinter(sys.stdout.buffer, hosts, live=sys.stdout.isatty())
+    begin = lines.begin if as_json else lambda *_: printer
+    service.read_logs(name, around, begin, host=host, attempt=attempt, follow=follow)
+    lines.close()
     printer.close()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -22,11 +22,18 @@ IDLE_SECONDS = 0.02
 class LogPump:
     """Follows the log file of every host in one thread; leaving the ``with`` reads what is left.
 
-    Leave it only after the hosts have ended: then nothing can be lost.
+    Leave it only after the hosts have ended: then nothing can be lost. ``seen`` is told the host and the offset of new
+    bytes before the observer gets them.
     """
 
-    def __init__(self, logs: Mapping[str, Path], observer: Observer) -> None:
+    def __init__(
+        self,
+        logs: Mapping[str, Path],
+        observer: Observer,
+        seen: Callable[[str, int], None] | None = None,
+    ) -> None:
         self._observer = observer
+        self._seen = seen
         self._offsets = dict.fromkeys(logs, 0)
         self._logs = dict(logs)
         self._done = threading.Event()
@@ -65,6 +72,8 @@ class LogPump:
         finally:
             os.close(descriptor)
         if data:
+            if self._seen is not None:
+                self._seen(host, self._offsets[host])
             self._offsets[host] += len(data)
             self._observer(LogChunk(host=host, data=data))
         return len(data)

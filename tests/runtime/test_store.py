@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -143,12 +144,19 @@ def test_sweeping_leaves_jobs_and_what_is_being_made(store: Store) -> None:
     store.create(job(), {}, utc_now())[1].close()
     (store.jobs / ".gone-1-old" / "attempts").mkdir(parents=True)
     (store.jobs / ".new-left").mkdir()
+    os.utime(store.jobs / ".new-left", (0, 0))
+    (store.jobs / ".new-a-moment-ago").mkdir()
     making = store.jobs / ".new-made"
     making.mkdir()
+    os.utime(making, (0, 0))
     held = JobLock.take(making / "lock")
     assert held is not None
     store.sweep()
-    assert sorted(path.name for path in store.jobs.iterdir()) == [".new-made", "first"]
+    assert sorted(path.name for path in store.jobs.iterdir()) == [
+        ".new-a-moment-ago",
+        ".new-made",
+        "first",
+    ]
     held.close()
 
 

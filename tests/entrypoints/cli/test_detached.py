@@ -96,3 +96,16 @@ def test_data_that_vanishes_before_the_supervisor_looks_fails_the_job(hotfire: A
     (hotfire.cwd / "d").rename(hotfire.cwd / "elsewhere")
     assert hotfire("wait", "late").returncode == FAILED
     assert "does not exist" in hotfire.describe("late")["FailureReason"]
+
+
+def test_a_torn_record_hides_no_other_job_and_can_be_deleted(hotfire: Any) -> None:
+    hotfire.script("pass")
+    for name in ("good", "torn"):
+        assert hotfire("run", "train.py", "--name", name).returncode == OK
+    (hotfire.home / "jobs" / "torn" / "record.json").write_text('{"name": "torn", "visi')
+    listed = json.loads(hotfire("ps", "--json").stdout)["TrainingJobSummaries"]
+    status = {one["TrainingJobName"]: one["TrainingJobStatus"] for one in listed}
+    assert status == {"good": "Completed", "torn": "Failed"}
+    assert "hotfire delete torn" in hotfire("describe", "torn").stderr
+    assert hotfire("delete", "--older-than", "0s").returncode == OK
+    assert json.loads(hotfire("ps", "--json").stdout)["TrainingJobSummaries"] == []

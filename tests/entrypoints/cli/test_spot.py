@@ -71,8 +71,14 @@ def test_an_interruption_from_another_terminal(
     words = ("run", "train.py", "--name", "far", "--instance-count", "2", "--detach")
     assert hotfire(*words, *SPOT).returncode == OK
     eventually(lambda: "step 1" in hotfire("logs", "far").stdout)
+    follower = hotfire.start("logs", "-f", "far", "--json", "--host", "algo-2")
     assert hotfire("interrupt", "far", *how).returncode == OK
     assert hotfire("wait", "far").returncode == OK
+    followed = [json.loads(line) for line in follower.communicate(timeout=60)[0].splitlines()]
+    assert {line["host"] for line in followed} == {"algo-2"}
+    assert [line["attempt"] for line in followed if line["message"] == "step 0"] == [1, 2]
+    moments = [line["timestamp"] for line in followed]
+    assert moments == sorted(moments) and len(set(moments)) > 5
     visited = [visit["Status"] for visit in hotfire.describe("far")["SecondaryStatusTransitions"]]
     assert visited.count("Interrupted") == 1
     # Without CheckpointConfig nothing is kept.
