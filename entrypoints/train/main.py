@@ -14,6 +14,7 @@ from hotfire.entrypoints.train.prepare import make_room, prepare
 from hotfire.entrypoints.train.run import CannotExecute, run
 from hotfire.entrypoints.train.signals import Signals, Stopped
 from hotfire.entrypoints.train.talk import say
+from hotfire.entrypoints.train.temporary import short_temporary
 from hotfire.runtime.errors import HotfireError
 from hotfire.runtime.layout import ML_ROOT, MlTree
 
@@ -28,10 +29,11 @@ def main(argv: Sequence[str], signals: Signals, environment: Mapping[str, str]) 
     children = Children(signals)
     children.adopt_orphans()
     try:
-        with signals.interruptible():
-            make_room(tree)
-            ready = prepare(tree, children, environment)
-        code, reason = run(ready, tree, children, environment)
+        with short_temporary(environment) as env:
+            with signals.interruptible():
+                make_room(tree)
+                ready = prepare(tree, children, env)
+            code, reason = run(ready, tree, children, env)
         return _fail(tree, reason, code) if code else 0
     except Stopped as stop:
         name = signal.Signals(stop.number).name
