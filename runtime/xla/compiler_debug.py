@@ -16,9 +16,12 @@ from __future__ import annotations
 import atexit
 import sys
 from collections.abc import MutableMapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from hotfire.runtime.xla.compilers import StepHook, parameters
 
 MAX_GRAPHS = 20
 """Of a script that makes a new one at every step."""
@@ -30,7 +33,7 @@ def directory(environment: MutableMapping[str, str]) -> Path:
     return Path(environment.get("SM_OUTPUT_DATA_DIR", f"{base}/output/data")) / "compiler"
 
 
-def prepare(compiler: str, environment: MutableMapping[str, str]) -> list[Any]:
+def prepare(compiler: str, environment: MutableMapping[str, str]) -> list[StepHook]:
     """Switch the compiler's own files on; returns what must be called after each optimizer step."""
     where = directory(environment)
     if compiler != "none":
@@ -79,21 +82,22 @@ class _SaveGraphs:
         self._seen: set[str] = set()
 
     def __call__(self, optimizer: Any) -> None:
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._step += 1
-        if parameters[0].device.type != "xla" or len(self._seen) >= MAX_GRAPHS:
+        updated = parameters(optimizer)
+        if updated[0].device.type != "xla" or len(self._seen) >= MAX_GRAPHS:
             return
         library: Any = vars(sys.modules["torch_xla"])["_XLAC"]
-        graph = str(library._get_graph_hash(parameters))
+        graph = str(library._get_graph_hash(updated))
         if graph in self._seen:
             return
         self._seen.add(graph)
         for kind, text in (
-            (".hlo", library._get_xla_tensors_hlo(parameters)),
-            (".ir", library._get_xla_tensors_text(parameters)),
+            (".hlo", library._get_xla_tensors_hlo(updated)),
+            (".ir", library._get_xla_tensors_text(updated)),
         ):
             path = self._files.path("XLA_SAVE_TENSORS_FILE", kind)
-            with Path(path).open("a", encoding="utf-8") as out:
+            # A full disk is no reason to end a training.
+            with suppress(OSError), Path(path).open("a", encoding="utf-8") as out:
                 out.write(f"# step {self._step}\n{text}\n")
 
 

@@ -76,7 +76,7 @@ class _Disagreement:
         self._steps += 1
         if self._steps != _TELL_AT_STEP:
             return
-        device = optimizer.param_groups[0]["params"][0].device.type
+        device = parameters(optimizer)[0].device.type
         if text := disagreement(self._compiler, device, inductor_graphs()):
             print(f"hotfire: {text}", file=sys.stderr, flush=True)
 
@@ -94,6 +94,11 @@ def disagreement(compiler: str, device: str, graphs: int) -> str:
             "write model = torch.compile(model) in the script, or use --compiler none"
         )
     return ""
+
+
+def parameters(optimizer: Any) -> list[Any]:
+    """What `optimizer` updates, at least one parameter; single groups may be empty."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def inductor_graphs() -> int:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hotfire.runtime.xla.compiler_debug import xla_compilations
-from hotfire.runtime.xla.compilers import inductor_graphs
+from hotfire.runtime.xla.compilers import inductor_graphs, parameters
 
 TOO_MUCH = 137
 """128 + SIGKILL: what a process ends with that the kernel kills for lack of memory."""
@@ -75,7 +75,7 @@ class _Recorder:
         atexit.register(self._end, "exit")
 
     def stepped(self, optimizer: Any) -> None:
-        device = optimizer.param_groups[0]["params"][0].device
+        device = parameters(optimizer)[0].device
         _await(device)
         self._record.device = device.type
         self._record.steps.append(time.clock_gettime(time.CLOCK_BOOTTIME) - self._began)

@@ -23,7 +23,8 @@ if sys.argv[1] == "xla":
     import torch_xla
     device = torch_xla.device()
 model = torch.nn.Linear(4, 2).to(device)
-optimizer, other = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
+groups = [{"params": []}, {"params": list(model.parameters())}]
+optimizer, other = (torch.optim.SGD(groups, lr=0.1) for _ in range(2))
 kept = []
 for step in range(int(sys.argv[2])):
     kept.append(bytearray(int(sys.argv[3])))
