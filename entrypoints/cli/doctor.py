@@ -6,7 +6,6 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,23 +72,36 @@ def doctor(ctx: click.Context, /, **flags: Any) -> int:
     defaults = running.run.make_context("run", [], resilient_parsing=True).params
     flags = {**defaults, **flags}
     around = service.Surroundings.here()
-    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
-    given = {
-        name for name, source in sources.items() if source and source.name != "DEFAULT"
-    } - _OURS
-    with ExitStack() as undo:
-        if flags["output"] is None:
-            # A few steps' model is worth nothing.
-            flags["output"] = undo.enter_context(tempfile.TemporaryDirectory(prefix="hotfire-"))
-        raw = running.request_of(flags, given, around)
-        raw["Environment"] = {**raw.get("Environment", {}), **_environment(flags["steps"])}
-        return _carry_out(raw, flags, around)
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params if name not in _OURS}
+    given = {name for name, source in sources.items() if source and source.name != "DEFAULT"}
+    raw = running.request_of(flags, given, around)
+    if not {"name", "replace"} & given and raw["TrainingJobName"] in around.store.names():
+        raw["TrainingJobName"] = service.next_name(raw["TrainingJobName"], around)
+    with tempfile.TemporaryDirectory(prefix="hotfire-doctor-") as directory:
+        examined = _examined(raw, flags["steps"], None if flags["output"] else Path(directory))
+        return _carry_out(examined, flags, around)
 
 
-def _environment(steps: int) -> dict[str, str]:
+def _examined(raw: Mapping[str, Any], steps: int, scrap: Path | None) -> dict[str, Any]:
+    """The request with the collector switched on, and with what it leaves going to ``scrap``.
+
+    A few steps' model is worth nothing, and must not end up where a document sends the real one's.
+    """
     from hotfire.runtime.xla.doctor import settings
 
-    return {settings.VARIABLE: str(steps), "HOTFIRE_COMPILER": "xla", "PJRT_DEVICE": "CPU"}
+    chosen = {settings.VARIABLE: str(steps), "HOTFIRE_COMPILER": "xla", "PJRT_DEVICE": "CPU"}
+    request = {**raw, "Environment": {**raw.get("Environment", {}), **chosen}}
+    request.pop("EnableManagedSpotTraining", None)
+    stopping = request.get("StoppingCondition", {})
+    request["StoppingCondition"] = {
+        k: v for k, v in stopping.items() if k != "MaxWaitTimeInSeconds"
+    }
+    if scrap is not None:
+        request["OutputDataConfig"] = {"S3OutputPath": (scrap / "output").as_uri()}
+        if config := request.get("CheckpointConfig"):
+            fresh = {**config, "S3Uri": (scrap / "checkpoints").as_uri()}
+            request["CheckpointConfig"] = fresh
+    return request
 
 
 def _carry_out(raw: dict[str, Any], flags: Mapping[str, Any], around: Any) -> int:

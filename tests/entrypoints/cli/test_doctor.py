@@ -69,6 +69,29 @@ def test_a_script_without_torch_xla_has_nothing_to_look_at(hotfire: Any) -> None
     assert done.stdout == ""
 
 
+def test_a_document_sends_nothing_where_the_real_job_does(hotfire: Any) -> None:
+    """Its output and its checkpoints stay as they are, and its name may be taken."""
+    hotfire.script(
+        "import pathlib\n"
+        "assert not list(pathlib.Path('/opt/ml/checkpoints').iterdir()), 'no resuming here'\n"
+        "for place in ('model', 'checkpoints'):\n"
+        "    pathlib.Path('/opt/ml', place, 'new').write_text('x')\n"
+    )
+    kept = hotfire.cwd / "checkpoints"
+    kept.mkdir()
+    (kept / "old").write_text("x")
+    run = hotfire("run", "train.py", "--name", "real", "--checkpoint-s3-uri", kept)
+    assert run.returncode == 1, "the script asserts that there are no checkpoints"
+    request = hotfire.home / "jobs" / "real" / "request.json"
+    (hotfire.cwd / "job.json").write_text(request.read_text())
+    before = sorted(p for p in hotfire.cwd.rglob("*"))
+    done = hotfire("doctor", "job.json")
+    assert done.returncode == 2
+    assert "never imported torch_xla; it ran to its end" in done.stderr
+    assert "real-2" in done.stderr
+    assert sorted(p for p in hotfire.cwd.rglob("*")) == before
+
+
 def test_update_budget_needs_a_budget(hotfire: Any) -> None:
     hotfire.script("print('hello')\n")
     done = hotfire("doctor", "train.py", "--update-budget")

@@ -1,5 +1,4 @@
 """Rows are decoded in the main process, more slowly than the step trains on them."""
-# steps: 12
 
 import time
 
