@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from hotfire.runtime.endpoint.index import Row
 from hotfire.runtime.endpoint.paging import Key, page
@@ -24,7 +24,7 @@ def training_jobs(rows: list[Row], asked: Mapping[str, Any]) -> tuple[list[Row],
         first: Any = {"Name": row.name, "Status": row.status}.get(by, row.created)
         return (first, row.name)
 
-    question = {name: value for name, value in asked.items() if name not in _PAGING}
+    question = {name: value for name, value in asked.items() if name not in PAGING}
     return page(
         [row for row in rows if wanted(row, asked)],
         key,
@@ -35,10 +35,24 @@ def training_jobs(rows: list[Row], asked: Mapping[str, Any]) -> tuple[list[Row],
     )
 
 
-_PAGING = ("NextToken", "MaxResults")
+PAGING = ("NextToken", "MaxResults")
+"""Members that do not decide which rows there are."""
 
 
-def wanted(row: Row, asked: Mapping[str, Any]) -> bool:
+class Listed(Protocol):
+    """Training jobs and tuning jobs alike. Times are seconds since the epoch."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def created(self) -> float: ...
+    @property
+    def modified(self) -> float: ...
+
+
+def wanted(row: Listed, asked: Mapping[str, Any]) -> bool:
     """Whether a row passes every filter of the request; name filters ignore case, as the service's do not say."""
     if asked.get("NameContains", "").lower() not in row.name.lower():
         return False

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from hotfire.runtime.endpoint.listing import DEFAULT_PAGE, PAGING, wanted
 from hotfire.runtime.endpoint.paging import Key, page
 from hotfire.runtime.endpoint.tuning import outcomes
 from hotfire.runtime.endpoint.tuning.outcomes import Summary
@@ -18,8 +19,6 @@ from hotfire.runtime.endpoint.tuning.tuner import STOPPED, Tuner
 from hotfire.runtime.errors import HotfireError, ValidationError
 
 Answer = dict[str, Any]
-DEFAULT_PAGE = 10
-_PAGING = ("NextToken", "MaxResults")
 
 
 class TuningJobNotFound(HotfireError):
@@ -140,7 +139,7 @@ class TuningOperations:
             first: Any = {"Name": record.name, "Status": record.status}.get(by, record.created)
             return (first, record.name)
 
-        rows = [one for one in self._shelf.records() if _wanted(one, asked)]
+        rows = [one for one in self._shelf.records() if wanted(one, asked)]
         told, token = _page(rows, key, asked)
         found = []
         for record in told:
@@ -191,20 +190,6 @@ def _page(rows: list[Any], key: Callable[[Any], Key], asked: Answer) -> tuple[li
         descending=asked.get("SortOrder", "Ascending") == "Descending",
         limit=asked.get("MaxResults", DEFAULT_PAGE),
         token=asked.get("NextToken"),
-        question={name: value for name, value in asked.items() if name not in _PAGING},
+        question={name: value for name, value in asked.items() if name not in PAGING},
     )
     return told, {"NextToken": token} if token else {}
-
-
-def _wanted(record: Record, asked: Answer) -> bool:
-    if asked.get("NameContains", "").lower() not in record.name.lower():
-        return False
-    if asked.get("StatusEquals", record.status) != record.status:
-        return False
-    return all(
-        asked.get(f"{what}After", moment) <= moment <= asked.get(f"{what}Before", moment)
-        for what, moment in (
-            ("CreationTime", record.created),
-            ("LastModifiedTime", record.modified),
-        )
-    )

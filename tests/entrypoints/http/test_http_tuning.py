@@ -25,12 +25,15 @@ assert config["_tuning_objective_metric"] == "loss", config
 for epoch in range(3):
     print(f"loss={float(asked['--rate']) ** 2 + 1 / (epoch + 1)};", flush=True)
 """
-# Waits for somebody to stop it when it is worse than what came before.
+# The second goes on when the server has been started again; one that is worse waits for somebody to stop it.
 CURVES = """
-import sys, time
-level = float(dict(zip(sys.argv[1::2], sys.argv[2::2]))["--level"])
+import os, sys, time
+asked = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+level = float(asked["--level"])
 print(f"loss={level};", flush=True)
 print(f"loss={level};", flush=True)
+while level == 2 and not os.path.exists(asked["--flag"]):
+    time.sleep(0.1)
 if level > 5:
     time.sleep(1000)
 """
@@ -138,7 +141,7 @@ def test_a_tuning_job_from_creation_to_the_best(
 def test_a_killed_server_goes_on_and_early_stopping(
     start_endpoint: Callable[..., Any], eventually: Callable[..., None]
 ) -> None:
-    """The grid is tried in order: three that end at 1, one that is worse and does not end by itself."""
+    """The grid is tried in order: three that end by themselves, one that is worse and does not."""
     endpoint = start_endpoint("--max-jobs", "1", "--persist", "kept")
     space = {"CategoricalParameterRanges": [{"Name": "level", "Values": ["1", "2", "3", "9"]}]}
     asked = request(
@@ -149,12 +152,17 @@ def test_a_killed_server_goes_on_and_early_stopping(
         Strategy="Grid",
         TrainingJobEarlyStoppingType="Auto",
     )
+    flag = endpoint.home / "again"
+    asked["TrainingJobDefinition"]["StaticHyperParameters"]["flag"] = str(flag)
     name = asked["HyperParameterTuningJobName"]
     endpoint.client("sagemaker").create_hyper_parameter_tuning_job(**asked)
-    eventually(lambda: len(jobs_of(endpoint, name)) >= 2)
+    eventually(lambda: len(jobs_of(endpoint, name)) == 2)
+    second = jobs_of(endpoint, name)[1]["TrainingJobName"]
+    eventually(lambda: "loss=2.0;" in endpoint.messages(second))
     port = endpoint.port
     endpoint.end(signal.SIGKILL)
     endpoint.start(port)
+    flag.touch()
     status = "HyperParameterTuningJobStatus"
     eventually(lambda: described(endpoint, name)[status] != "InProgress")
     assert described(endpoint, name)[status] == "Completed"
