@@ -86,7 +86,11 @@ class Surroundings:
         environ = os.environ if environ is None else environ
         return cls(
             store=Store(
-                hotfire_home(environ), lost=lambda job_dir: remove_containers(job_dir, environ)
+                hotfire_home(environ),
+                lost=lambda job_dir: remove_containers(job_dir, environ),
+                resume=lambda job_dir, lock: detach(
+                    job_dir, lock, cls.here(environ), "hotfire.runtime.supervisor"
+                ),
             ),
             cache=cache_home(environ),
             cwd=Path.cwd(),

@@ -142,6 +142,17 @@ class JobRecord:
         return _PRIMARY.get(last, TrainingJobStatus.IN_PROGRESS)
 
     @property
+    def restarts(self) -> int:
+        """How often an error of the platform side was answered with another attempt (RetryStrategy)."""
+        return sum(visit.status is _S.RESTARTING for visit in self.visits)
+
+    @property
+    def spent_seconds(self) -> float:
+        """Of attempts that are over: what MaxRuntimeInSeconds counts."""
+        over = [one for one in self.visits if one.status in (_S.DOWNLOADING, _S.TRAINING)]
+        return sum((one.end - one.start).total_seconds() for one in over if one.end is not None)
+
+    @property
     def training_seconds(self) -> int | None:
         """TrainingTimeInSeconds: at least 1 once both ends are known, None before (contract 5.8, 9.2)."""
         if self.training_start_time is None or self.training_end_time is None:

@@ -26,7 +26,7 @@ from hotfire.runtime.backends.isolation import STALE_MARK
 from hotfire.runtime.errors import PlatformError, ResourceInUse, ResourceNotFound, ValidationError
 from hotfire.runtime.layout import JobDir
 from hotfire.runtime.spec import TrainingJob
-from hotfire.runtime.status import JobRecord, SecondaryStatus, utc_now
+from hotfire.runtime.status import NEXT, JobRecord, SecondaryStatus, utc_now
 
 RESERVE = "reserve"
 """A file of a live job's directory whose space the record may have when the disk is full."""
@@ -113,6 +113,8 @@ class Store:
     home: Path
     lost: Callable[[JobDir], None] = field(default=lambda job_dir: None, compare=False)
     """Told of a job whose supervisor turned out to have gone, before what it had for itself is removed."""
+    resume: Callable[[JobDir, JobLock], None] | None = field(default=None, compare=False)
+    """Starts another supervisor for such a job, and gives it the lock, if the job's RetryStrategy wants one more try."""
 
     @property
     def jobs(self) -> Path:
@@ -187,7 +189,7 @@ class Store:
         return [path.name for path in sorted(found, key=lambda path: path.stat().st_mtime)]
 
     def record(self, name: str) -> JobRecord:
-        """The record of a job, made true first: a job without a supervisor is not in progress.
+        """The record of a job, made true first: a job without a supervisor is not in progress, or gets another one.
 
         Raises:
             ResourceNotFound: no such job.
@@ -204,17 +206,15 @@ class Store:
             # Again, now that nobody else can write: the supervisor may have finished in between.
             record = read_record(job_dir)
             if not record.status.terminal:
-                now = utc_now()
-                record = replace(
-                    record.moved(SecondaryStatus.FAILED, "Training job failed", now),
-                    failure_reason=f"InternalServerError: {LOST_SUPERVISOR}",
-                    training_end_time=now if record.training_start_time else None,
-                )
+                resume = self.resume if retriable(record, self.request(name)) else None
+                record = (_restarting if resume else _lost)(record)
                 # The answer is true even where it cannot be written down.
                 with contextlib.suppress(PlatformError):
                     write_record(job_dir, record)
                     self.lost(job_dir)
                     _tidy(job_dir)
+                    if resume:
+                        resume(job_dir, lock)
         finally:
             lock.close()
         return record
@@ -269,6 +269,26 @@ class Store:
             if lock is not None:
                 remove_tree(path)
                 lock.close()
+
+
+def retriable(record: JobRecord, request: Mapping[str, Any]) -> bool:
+    """Whether RetryStrategy covers one more error of the platform side, at this point of the job (contract 5.11)."""
+    most = request.get("RetryStrategy", {}).get("MaximumRetryAttempts", 0)
+    possible = SecondaryStatus.RESTARTING in NEXT[record.secondary_status]
+    return possible and record.restarts < int(most)
+
+
+def _restarting(record: JobRecord) -> JobRecord:
+    return record.moved(SecondaryStatus.RESTARTING, "Restarting the training job", utc_now())
+
+
+def _lost(record: JobRecord) -> JobRecord:
+    now = utc_now()
+    return replace(
+        record.moved(SecondaryStatus.FAILED, "Training job failed", now),
+        failure_reason=f"InternalServerError: {LOST_SUPERVISOR}",
+        training_end_time=now if record.training_start_time else None,
+    )
 
 
 def _tidy(job_dir: JobDir) -> None:

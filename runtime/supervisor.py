@@ -154,20 +154,23 @@ def tell(journal: Journal, error: HotfireError) -> None:
 def run_job(
     prepared: Preparation, journal: Journal, control: Control
 ) -> tuple[Outcome, dict[str, Any]]:
-    """Attempts until one ends by itself or the limits are reached; then the artifacts of the last one."""
+    """Attempts until one ends by itself or the limits are reached; then the artifacts of the last one.
+
+    A job whose supervisor was lost goes on with its next attempt, and what is left of its limits.
+    """
     if prepared.rehearsal is not None and (found := rehearse_trouble(prepared, journal, control)):
         return found, {}
-    began = time.monotonic()
-    spent = 0.0
-    retries = prepared.job.maximum_retry_attempts
-    for number in itertools.count(1):
+    before = journal.job_dir.attempts()
+    waited = (journal.now() - journal.record.creation_time).total_seconds() if before else 0.0
+    began = time.monotonic() - waited
+    spent = journal.record.spent_seconds
+    for number in itertools.count(max(before, default=0) + 1):
         limits = limits_of(prepared, spent, time.monotonic() - began)
         try:
             attempted = runner.run_attempt(prepared, number, journal, control, limits)
         except PlatformError as error:
             # The only kind that RetryStrategy covers (contract 5.11).
-            retries -= 1
-            if retries < 0:
+            if journal.record.restarts >= prepared.job.maximum_retry_attempts:
                 raise
             journal(Note(text=f"attempt {number}: {error.what} Trying again.", warning=True))
             journal.move(SecondaryStatus.RESTARTING, "Restarting the training job")

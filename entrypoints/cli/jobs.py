@@ -23,7 +23,8 @@ def describe(name: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(described, indent=2))
         return
-    facts = around.store.record(name).receipt
+    facts = {"resources": service.resource_summaries(name, around)}
+    facts |= around.store.record(name).receipt
     click.echo(receipt(described, facts, service.samples_per_second(name, around)))
     for visit in described["SecondaryStatusTransitions"]:
         click.echo(f"  {visit['StartTime']}  {visit['Status']:<12} {visit['StatusMessage']}")

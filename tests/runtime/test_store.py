@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from hotfire.runtime.spec import (
     TrainingJob,
 )
 from hotfire.runtime.status import SecondaryStatus, TrainingJobStatus, utc_now
-from hotfire.runtime.store import JobLock, Store, read_record, write_json
+from hotfire.runtime.store import JobLock, Store, read_record, write_json, write_record
 
 
 def job(name: str = "first") -> TrainingJob:
@@ -168,3 +169,30 @@ def test_json_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == {"a": 1}
     assert [entry.name for entry in tmp_path.iterdir()] == ["record.json"]
     assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_lost_job_is_resumed_as_often_as_its_retry_strategy_says(tmp_path: Path) -> None:
+    resumed: list[str] = []
+    store = Store(tmp_path, resume=lambda job_dir, lock: resumed.append(job_dir.name))
+    made = replace(
+        job(),
+        request={"TrainingJobName": "first", "RetryStrategy": {"MaximumRetryAttempts": 1}},
+    )
+    job_dir, lock = store.create(made, {}, utc_now())
+    lock.close()
+    assert store.record("first").secondary_status is SecondaryStatus.RESTARTING
+    assert resumed == ["first"]
+    again = read_record(job_dir).moved(SecondaryStatus.STARTING, "", utc_now())
+    write_record(job_dir, again)
+    ended = store.record("first")
+    assert (ended.status, resumed) == (TrainingJobStatus.FAILED, ["first"])
+    assert ended.failure_reason.startswith("InternalServerError")
+
+
+def test_a_job_that_was_lost_while_it_stopped_is_not_resumed(tmp_path: Path) -> None:
+    store = Store(tmp_path, resume=lambda job_dir, lock: pytest.fail("resumed"))
+    made = replace(job(), request={"RetryStrategy": {"MaximumRetryAttempts": 9}})
+    job_dir, lock = store.create(made, {}, utc_now())
+    write_record(job_dir, read_record(job_dir).moved(SecondaryStatus.STOPPING, "", utc_now()))
+    lock.close()
+    assert store.record("first").status is TrainingJobStatus.FAILED

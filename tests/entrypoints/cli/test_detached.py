@@ -77,6 +77,42 @@ def test_a_killed_supervisor_leaves_the_truth(
     eventually(lambda: traces(hotfire.home) == [])
 
 
+def test_a_job_with_a_retry_strategy_outlives_its_supervisor(
+    hotfire: Any, eventually: Eventually, traces: Callable[[Path], list[str]]
+) -> None:
+    """The second attempt, of another supervisor, finds the checkpoint of the first and ends."""
+    hotfire.script(
+        "import os, time\n"
+        "mark = '/opt/ml/checkpoints/mark'\n"
+        "if os.path.exists(mark): print('resumed'); raise SystemExit\n"
+        "open(mark, 'w').close()\n"
+        "print('training', flush=True)\ntime.sleep(100)\n"
+    )
+    document = {
+        "TrainingJobName": "again",
+        "RoleArn": "arn:aws:iam::123456789012:role/r",
+        "AlgorithmSpecification": {"TrainingImage": "hotfire", "TrainingInputMode": "File"},
+        "HyperParameters": {"sagemaker_program": "train.py"},
+        "OutputDataConfig": {"S3OutputPath": f"file://{hotfire.cwd}/out"},
+        "CheckpointConfig": {"S3Uri": f"file://{hotfire.cwd}/kept"},
+        "ResourceConfig": {"InstanceType": "local", "InstanceCount": 1, "VolumeSizeInGB": 1},
+        "StoppingCondition": {"MaxRuntimeInSeconds": 600},
+        "RetryStrategy": {"MaximumRetryAttempts": 1},
+    }
+    (hotfire.cwd / "job.json").write_text(json.dumps(document))
+    created = hotfire("run", "job.json", "--source-dir", ".", "--detach")
+    assert created.returncode == OK, created.stderr
+    eventually((hotfire.cwd / "kept" / "mark").exists)
+    (supervisor,) = supervisors(hotfire.home)
+    os.kill(supervisor, signal.SIGKILL)
+    assert hotfire("wait", "again").returncode == OK
+    visited = [one["Status"] for one in hotfire.describe("again")["SecondaryStatusTransitions"]]
+    attempt = ["Starting", "Downloading", "Training"]
+    assert visited == [*attempt, "Restarting", *attempt, "Uploading", "Completed"]
+    assert "resumed" in hotfire("logs", "again").stdout
+    eventually(lambda: traces(hotfire.home) == [])
+
+
 def test_data_that_vanishes_before_the_supervisor_looks_fails_the_job(hotfire: Any) -> None:
     (hotfire.cwd / "d").mkdir()
     (hotfire.cwd / "d" / "x").write_text("1")
