@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import shutil
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hotfire.runtime.xla import compile_cache
+from hotfire.runtime.xla import compile_cache, compiler_debug
 from hotfire.runtime.xla.compilers import disagreement
 
 Launch = Callable[..., Any]
@@ -81,6 +82,30 @@ def test_compiled_programs_are_kept_where_the_device_can_load_them(
     own = environment | {compile_cache.PATH: "/mine"}
     compile_cache.prepare(own)
     assert own[compile_cache.PATH] == "/mine"
+
+
+@pytest.mark.parametrize(
+    ("compiler", "more", "expected"),
+    [
+        ("xla", {}, {"XLA_METRICS_FILE": "compiler/XLA_METRICS_FILE.txt", "XLA_IR_DEBUG": "1"}),
+        (
+            "xla",
+            {"RANK": "1", "WORLD_SIZE": "2", "XLA_IR_DEBUG": "0"},
+            {"XLA_METRICS_FILE": "compiler/XLA_METRICS_FILE-rank1.txt", "XLA_IR_DEBUG": "0"},
+        ),
+        ("inductor", {}, {"TORCH_COMPILE_DEBUG": "1", "TORCH_COMPILE_DEBUG_DIR": "compiler"}),
+        ("none", {}, {}),
+    ],
+)
+def test_debugging_tells_the_compiler_where_to_write(
+    tmp_path: Path, compiler: str, more: dict[str, str], expected: dict[str, str]
+) -> None:
+    environment = {"SM_OUTPUT_DATA_DIR": str(tmp_path), **more}
+    compiler_debug.prepare(compiler, environment)
+    atexit.unregister(compiler_debug._report)
+    paths = {name: str(tmp_path / text) for name, text in expected.items() if text[0] in "c"}
+    assert environment.items() >= {**expected, **paths}.items()
+    assert (tmp_path / "compiler").is_dir() is (compiler != "none")
 
 
 @pytest.mark.xla
