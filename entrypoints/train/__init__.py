@@ -15,7 +15,10 @@ HOTFIRE_PROCESSES_PER_HOST     workers on each host, through torchrun
 HOTFIRE_DEVICE                 ``cpu`` where the devices found are emulated
 HOTFIRE_COMPILER               ``xla``, ``inductor`` or ``none``, whatever the job and its devices suggest
 HOTFIRE_COMPILER_DEBUG         ``1``: the compiler's metrics, graphs and IR go to /opt/ml/output/data/compiler
-HOTFIRE_COMPILE_CACHE          directory where compiled programs are kept between jobs (HOTFIRE_CACHE/compile)
+HOTFIRE_COMPILE_CACHE          directory where compiled programs are kept (HOTFIRE_CACHE/compile, else beside the
+                               job's checkpoints)
+HOTFIRE_MEASURE_STEPS          optimizer steps after which each worker writes its times and ends (``hotfire bench``)
+HOTFIRE_MEMORY_LIMIT           bytes of resident memory at which a measured worker ends with 137
 HOTFIRE_GRACE                  seconds from SIGTERM to the platform's SIGKILL (120)
 HOTFIRE_CACHE                  where overlays are kept
 =============================  =====================================================================================
