@@ -66,6 +66,10 @@ def supervise(
             warnings = [*decided.warnings, *receipt.pop("warnings", [])]
             warnings += summarise(scraper, job_dir)
             receipt |= {"metrics": final_metrics(scraper.statistics), "warnings": warnings}
+            receipt["metric_counts"] = [
+                {"name": one.name, "last": one.last, "counts": one.counts}
+                for one in scraper.statistics
+            ]
             finish(prepared, journal, decided, receipt)
     finally:
         lock.close()

@@ -139,8 +139,9 @@ def receipt(described: dict[str, Any], facts: dict[str, Any], samples_per_second
         speed = f", {samples_per_second} samples/s" if samples_per_second else ""
         lines.append(f"  time       {seconds} s{speed}")
         lines += [f"             {line}" for line in spot_lines(described, seconds)]
-    for metric in facts.get("metrics", []):
-        lines.append(f"  metric     {metric['MetricName']} = {metric['Value']:g}")
+    for one in facts.get("metric_counts", []):
+        name = printable(one["name"]) + (f" = {one['last']:g}" if one["last"] is not None else "")
+        lines.append(f"  metric     {name} ({printable(one['counts'])})")
     volume = described["ResourceConfig"].get("VolumeSizeInGB", 0)
     for host, used in facts.get("resources", {}).items():
         lines.append(f"  used       {host} {usage(used, volume)}")

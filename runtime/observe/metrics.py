@@ -128,7 +128,11 @@ class Statistics:
     @property
     def line(self) -> str:
         """``eval_loss: matched 12, not a number 2 (for example '0:00:14')``."""
-        text = f"{self.name}: matched {self.matches}"
+        return f"{self.name}: {self.counts}"
+
+    @property
+    def counts(self) -> str:
+        text = f"matched {self.matches}"
         if wrong := self.matches - self.values:
             text += f", not a number {wrong}"
             if self.not_a_number is not None:

@@ -20,6 +20,7 @@ def test_metrics_of_all_hosts_reach_describe_and_the_table(hotfire: Any) -> None
         *("run", "train.py", "--name", "measured", "--instance-count", "2", "--json"),
         *("--metric", "loss=loss = ([0-9.]+)", "--metric", r"delta=delta.*=\D*(\d+)"),
         *("--metric", r"took=took = (.*?)$"),
+        *("--metric", "never=absent ([0-9])"),
     )
     assert result.returncode == 0, result.stderr
     final = {
@@ -45,6 +46,9 @@ def test_metrics_of_all_hosts_reach_describe_and_the_table(hotfire: Any) -> None
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "place.png cannot be written" in refused.stderr
     shown = hotfire("describe", "measured").stdout
+    assert "  metric     loss = 0.2 (matched 10)\n" in shown
+    assert "  metric     took (matched 2, not a number 2 (for example '0:00:14'))\n" in shown
+    assert "  metric     never (matched 0)\n" in shown
     assert "of VolumeSizeInGB 30 (100 % unused)" in shown
 
 
