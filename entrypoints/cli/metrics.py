@@ -40,6 +40,7 @@ def metrics(
 ) -> None:
     """Show the metrics of job NAME, also while it runs."""
     from hotfire.runtime import service
+    from hotfire.runtime.errors import ResourceNotFound
     from hotfire.runtime.observe import metric_files, samples
 
     around = service.Surroundings.here()
@@ -50,6 +51,11 @@ def metrics(
         samples.to_csv(service.resource_samples(name, around), sys.stdout)
     elif plot is not None or tensorboard is not None:
         known = list(points)
+        if tensorboard is not None and not known:
+            raise ResourceNotFound(
+                f"{name} has no values of metrics.",
+                do=f"Define them with --metric NAME=REGEX; hotfire metrics {name} tells what matched.",
+            )
         if plot is not None:
             from hotfire.runtime.observe.plot import metric_panels, png, usage_panels
 
@@ -81,6 +87,8 @@ def show(name: str, as_json: bool) -> None:
         return
     if statistics:
         click.echo(metric_files.table(statistics), nl=False)
+    else:
+        click.echo(f"{name} has no values of metrics (--metric NAME=REGEX defines them).", err=True)
     volume = around.store.request(name)["ResourceConfig"].get("VolumeSizeInGB", 0)
     for host, one in summaries.items():
         click.echo(f"{host}: {usage(one, volume)}")

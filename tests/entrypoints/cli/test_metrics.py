@@ -103,3 +103,13 @@ def test_a_pattern_without_a_group_is_warned_about(hotfire: Any) -> None:
     result = hotfire("run", "train.py", "--metric", "x=loss = [0-9.]+")
     assert result.returncode == 0
     assert "has no capture group" in result.stderr
+
+
+def test_a_job_without_metrics_says_so(hotfire: Any) -> None:
+    hotfire.script("pass")
+    assert hotfire("run", "train.py", "--name", "plain").returncode == 0
+    shown = hotfire("metrics", "plain")
+    assert (shown.returncode, "no values of metrics" in shown.stderr) == (0, True)
+    refused = hotfire("metrics", "plain", "--tensorboard", "board")
+    assert refused.returncode == 2
+    assert "no values of metrics" in refused.stderr
