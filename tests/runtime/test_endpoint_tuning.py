@@ -56,6 +56,7 @@ def test_whole_numbers_include_both_ends(scaling: str) -> None:
         ({"ContinuousParameterRanges": [{**RATE, "MinValue": "2"}]}, "above MaxValue"),
         ({"ContinuousParameterRanges": [{**RATE, "MinValue": "low"}]}, '"low" is not a number'),
         ({"ContinuousParameterRanges": [{**RATE, "MaxValue": "inf"}]}, "not a number"),
+        ({"ContinuousParameterRanges": [{**RATE, "MaxValue": "1e308"}]}, "too wide"),
         ({"IntegerParameterRanges": [RATE]}, "not a whole number"),
         ({"ContinuousParameterRanges": [RATE, RATE]}, "more than one range"),
         ({"CategoricalParameterRanges": [{"Name": "fixed", "Values": ["a"]}]}, "is both static"),

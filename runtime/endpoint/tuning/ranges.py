@@ -105,6 +105,8 @@ def _number(raw: Mapping[str, Any], *, whole: bool) -> Number:
     low, high = (_parsed(raw[end], whole=whole) for end in ("MinValue", "MaxValue"))
     if low > high:
         raise ValueError(f"MinValue {raw['MinValue']} is above MaxValue {raw['MaxValue']}")
+    if not math.isfinite(high - low) or (low > 0 and not math.isfinite(high / low)):
+        raise ValueError("it is too wide for floating point numbers")
     scaling = raw.get("ScalingType", "Auto")
     if scaling == "Auto":
         wide = low > 0 and high / low >= AUTO_LOGARITHMIC
