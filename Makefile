@@ -67,6 +67,9 @@ bench: xla   ## the ratios of docs/benchmarks.md, measured on this machine
 locks: $(BIN)/uv   ## resolve the pinned requirement files anew
 	$(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-emit-index-url --custom-compile-command 'make locks' --group dev pyproject.toml -o .ci/locks/core.txt
 	$(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-emit-index-url --custom-compile-command 'make locks' --extra xla --extra hf -c .ci/locks/core.txt pyproject.toml -o .ci/locks/xla.txt
+	for image in gpu gpu-2.8 gpu-inductor neuron; do \
+	    $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-emit-index-url --custom-compile-command 'make locks' $$(ls .ci/locks/$$image.override 2>/dev/null | sed 's/^/--override /') .ci/locks/$$image.in -o .ci/locks/$$image.txt || exit 1; \
+	done
 
 clean:   ## remove what make made, .venv included
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

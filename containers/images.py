@@ -33,11 +33,12 @@ class Profile:
 
 PROFILES = {
     "gpu": Profile(dockerfile="Dockerfile.gpu"),
+    "gpu-2.8": Profile(dockerfile="Dockerfile.gpu"),
     "gpu-inductor": Profile(dockerfile="Dockerfile.gpu"),
     "neuron": Profile(dockerfile="Dockerfile.neuron"),
     "neuron-2.29": Profile(dockerfile="Dockerfile.neuron", arguments=DRIVER_2_26),
 }
-FAMILIES = {"gpu": ("gpu", "gpu-inductor"), "neuron": ("neuron", "neuron-2.29")}
+FAMILIES = {"gpu": ("gpu", "gpu-2.8", "gpu-inductor"), "neuron": ("neuron", "neuron-2.29")}
 
 
 @dataclass(frozen=True, kw_only=True)

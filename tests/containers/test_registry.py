@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.request
@@ -23,46 +22,50 @@ pytestmark = pytest.mark.docker
 
 
 @pytest.fixture(scope="module")
-def local_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Debian's docker-registry, unpacked and not installed, on a loopback port (which engines take without TLS)."""
-    folder = tmp_path_factory.mktemp("registry")
+def local_registry(
+    docker_engine: dict[str, str], docker_base: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Debian's docker-registry in a container, on a port of this machine's loopback (which engines take without TLS)."""
+    from testcontainers.core.config import testcontainers_config
+    from testcontainers.core.container import DockerContainer
+
     if shutil.which("apt-get") is None:
         pytest.skip("the registry comes from Debian")
+    folder = tmp_path_factory.mktemp("registry")
     subprocess.run(["chmod", "755", str(folder)], check=True)
-    got = subprocess.run(
-        ["apt-get", "download", "docker-registry"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if got.returncode != 0:
-        pytest.skip(f"docker-registry cannot be downloaded: {got.stderr.strip()[-200:]}")
+    if not downloaded(folder):
+        subprocess.run(["apt-get", "update", "-qq"], check=False, capture_output=True)
+        assert downloaded(folder), "apt-get cannot download docker-registry"
     (package,) = folder.glob("*.deb")
     subprocess.run(["dpkg", "-x", str(package), str(folder / "root")], check=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    config = folder / "config.yml"
-    config.write_text(
-        f"version: 0.1\nlog: {{level: error}}\nhttp: {{addr: '127.0.0.1:{port}'}}\n"
-        f"storage: {{filesystem: {{rootdirectory: {folder / 'data'}}}}}\n"
+    (folder / "config.yml").write_text(
+        "version: 0.1\nlog: {level: error}\nhttp: {addr: ':5000'}\n"
+        "storage: {filesystem: {rootdirectory: /data}}\n"
     )
-    program = str(folder / "root" / "usr" / "bin" / "docker-registry")
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([program, "serve", str(config)], stdout=log, stderr=log)
-    try:
-        for _ in range(100):
+    # The container that would remove ours after a crash would have to be pulled; `with` removes it.
+    testcontainers_config.ryuk_disabled = True
+    container = (
+        DockerContainer(docker_base, docker_client_kw={"environment": docker_engine})
+        .with_volume_mapping(str(folder), "/registry", "ro")
+        .with_command("/registry/root/usr/bin/docker-registry serve /registry/config.yml")
+        .with_exposed_ports(5000)
+    )
+    with container:
+        where = f"127.0.0.1:{container.get_exposed_port(5000)}"
+        end = time.monotonic() + 60
+        while True:
             try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/", timeout=1).close()
+                urllib.request.urlopen(f"http://{where}/v2/", timeout=5).close()
                 break
             except OSError:
-                assert process.poll() is None, (folder / "log").read_text()
+                assert time.monotonic() < end, container.get_logs()
                 time.sleep(0.1)
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(10)
+        yield where
+
+
+def downloaded(folder: Path) -> bool:
+    argv = ["apt-get", "download", "docker-registry"]
+    return subprocess.run(argv, cwd=folder, capture_output=True, check=False).returncode == 0
 
 
 @pytest.fixture
