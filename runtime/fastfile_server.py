@@ -9,16 +9,19 @@ import errno
 import importlib
 import json
 import os
+import signal
 import stat
 import sys
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import PurePosixPath
 from typing import Any
 
+from hotfire.runtime.backends import syscalls
+from hotfire.runtime.daemon_pool import DaemonPool
 from hotfire.runtime.errors import HotfireError
 from hotfire.runtime.fastfile import others_may_read
 from hotfire.runtime.s3 import S3, S3Object
@@ -55,7 +58,7 @@ class Reader:
 
     def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
-        self._pool = ThreadPoolExecutor(8, thread_name_prefix="block")
+        self._pool = DaemonPool(8, "block")
         self._lock = threading.Lock()
         self._held: OrderedDict[tuple[str, int], Future[bytes]] = OrderedDict()
 
@@ -132,6 +135,8 @@ def _file(tree: Tree, path: str) -> S3Object:
 
 
 def main(mount_point: str) -> None:
+    # libfuse unmounts on SIGTERM: nothing stays behind where the supervisor is killed.
+    syscalls.die_with_parent(signal.SIGTERM)
     mfusepy: Any = importlib.import_module("mfusepy")
     tree = Tree(json.load(sys.stdin))
     served = operations(tree, Reader(Blocks(S3(), threading.Event())))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from hotfire.runtime.backend import MountMode
 from hotfire.runtime.errors import ValidationError
 from hotfire.runtime.events import Event, Note
 
+ROOT = Path(__file__).parents[3]
 needs_fuse = pytest.mark.skipif(bool(fastfile.missing()), reason=fastfile.missing() or "FUSE works")
 
 
@@ -122,6 +126,36 @@ def test_fuse_leaves_nothing_mounted(plane: Any, objects: str) -> None:
     assert not mount.source.is_mount()
     with pytest.raises(OSError, match="not connected"):
         file.close()
+
+
+HOLDS = """
+import sys
+from pathlib import Path
+from hotfire.runtime import fastfile
+server = fastfile._serve(Path(sys.argv[1]), {"files": {}, "directories": ["a"]})
+print(server.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@needs_fuse
+def test_a_killed_supervisor_leaves_no_mount(tmp_path: Path, s3_environ: Any) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(tmp_path / "m")],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "build" / "view")},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with holder:
+        assert holder.stdout is not None
+        server = os.pidfd_open(int(holder.stdout.readline()))
+        assert (tmp_path / "m" / "a").is_dir()
+        holder.kill()
+    assert select.select([server], [], [], 30)[0]
+    os.close(server)
+    assert not (tmp_path / "m").is_mount()
+    assert list((tmp_path / "m").iterdir()) == []
 
 
 @needs_fuse
