@@ -192,3 +192,27 @@ def test_eager_xla_and_inductor_train_alike(launch: Launch, workers: Path, tmp_p
         assert report["losses"] == pytest.approx(eager["losses"], rel=1e-5)
         assert report["weights"] == pytest.approx(eager["weights"], rel=1e-4, abs=1e-6)
         assert report["evaluation"] == pytest.approx(eager["evaluation"], rel=1e-5)
+
+
+@pytest.mark.xla
+@pytest.mark.slow
+@pytest.mark.extended
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor on a CPU needs g++")
+def test_the_trainers_model_is_compiled_by_the_launchers_variables(
+    launch: Launch, workers: Path, tmp_path: Path
+) -> None:
+    [done] = launch(
+        *(str(workers / "hf_trainer.py"), str(tmp_path / "report.json"), "1"),
+        HOTFIRE_COMPILER="inductor",
+        USE_TORCH_XLA="0",
+        ACCELERATE_DYNAMO_BACKEND="inductor",
+        TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "compiled"),
+        TORCHINDUCTOR_VEC_ISA_OK="0",
+        HOTFIRE_MEASURE_STEPS="3",
+        SM_OUTPUT_DATA_DIR=str(tmp_path),
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "has compiled nothing" not in done.stderr
+    record = measured(tmp_path)
+    assert (record["ended"], record["device"]) == ("steps", "cpu")
+    assert record["compilations"] >= 1
