@@ -1,7 +1,8 @@
 """The process of a job that came through the endpoint: waits for its turn, then supervises the job.
 
 ``python -m hotfire.runtime.endpoint.waiting NAME LOCK share FD``, or ``... ticket FD PATH GIB JOBS MEMORY``, the last
-three of which are the job's memory and the limits, 0 for none; descriptors are inherited. The job's lock is held from the beginning, so a job that waits is as alive as one that runs.
+three of which are the job's memory and the limits, 0 for none; descriptors are inherited. The job's lock is held from
+the beginning, so a job that waits is as alive as one that runs.
 """
 
 from __future__ import annotations

@@ -131,14 +131,26 @@ class Tuner:
 
     def _wound_down(self, record: Record) -> Record:
         """Stop what runs; terminal once nothing does."""
-        left = [one for one in record.trials if one.made and one.result is None]
+        made = tuple(
+            replace(one, made=True)
+            for one in record.trials
+            # One that a killed server has created and not noted runs as well.
+            if one.made or self._exists(one.name)
+        )
+        left = [one for one in made if one.result is None]
         for one in left:
             self._stop(one.name)
-        made = tuple(one for one in record.trials if one.made)
         if left:
             stopping = record.ending == STOPPED
             return replace(record, trials=made, status=STOPPING if stopping else IN_PROGRESS)
         return replace(record, trials=made, status=record.ending, ended=time.time())
+
+    def _exists(self, name: str) -> bool:
+        try:
+            self.store.open(name)
+        except ResourceNotFound:
+            return False
+        return True
 
     def _stop(self, name: str) -> None:
         try:
