@@ -1,15 +1,19 @@
-"""Names that torch_xla removed up to 2.9 and that training scripts of 2021-2024 still call.
+"""What torch_xla and torch removed up to 2.9 and training scripts of 2021-2024 still rely on.
 
-Each does what its replacement does. A name that torch_xla has is never touched.
+Removed names come back and do what their replacements do; a name that torch_xla has is not
+touched. `xm.mesh_reduce` takes numpy values again: torch 2.6 made `torch.load` refuse them.
 """
 
 from __future__ import annotations
 
+import functools
+import io
+from collections.abc import Callable
 from typing import Any
 
 
 def install() -> str | None:
-    """Add the removed names that are missing; returns which, None when none was."""
+    """Correct the imported torch_xla; returns what was done."""
     import torch_xla.core.xla_model as xm
     import torch_xla.runtime as xr
     from torch_xla._internal import utils
@@ -37,4 +41,21 @@ def install() -> str | None:
         if not hasattr(module, name):
             setattr(module, name, function)
             added.append(name)
-    return ", ".join(added) or None
+    _take_numpy_in_mesh_reduce(xm)
+    return ", ".join([*added, "numpy in mesh_reduce"])
+
+
+def _take_numpy_in_mesh_reduce(xm: Any) -> None:
+    import torch
+
+    @functools.wraps(xm.mesh_reduce)
+    def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
+        on_cpu = xm._maybe_convert_to_cpu(data)
+        payload = io.BytesIO()
+        torch.save(on_cpu, payload)
+        payloads = xm.rendezvous(tag, payload.getvalue())
+        # The job's own ranks wrote these.
+        values = [torch.load(io.BytesIO(p), weights_only=False) for p in payloads]
+        return reduce_fn(values) if values else on_cpu
+
+    xm.mesh_reduce = mesh_reduce

@@ -4,45 +4,42 @@ Three users stand on this: the emulated XLA collectives of CPU processes, the co
 `DeviceEnv` (agreeing to stop, adding up metrics) and plain data parallelism on CPU. Needs torch.
 
 The time limit of one collective is HOTFIRE_COLLECTIVE_TIMEOUT seconds (default 1800, the default
-of torch.distributed). A rank that died is reported within seconds, whatever the limit: its peers
-see the closed connection, and the store holds who each process was and why it failed.
+of torch.distributed). Whatever the limit: a rank that died, ranks that came with other shapes or to
+another collective, and ranks that wait for each other are an error within seconds; a rank that is
+late is named in the log within seconds, and in the error when the limit has passed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-import json
+import functools
 import os
-import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Callable, Container, Iterator, Sequence
+from typing import Any
 
 import torch
 import torch.distributed
+
+from hotfire.runtime.xla import agreement
+from hotfire.runtime.xla.buckets import carrier, pack, unpack
+from hotfire.runtime.xla.gloo_greeting import without_gloo_greeting
+from hotfire.runtime.xla.in_order import InOrder
+from hotfire.runtime.xla.peers import Call, KnownFault, Peers, Watch
+from hotfire.runtime.xla.world import World
 
 # torch describes this module to type checkers in part only.
 dist: Any = torch.distributed
 
 TIMEOUT_VARIABLE = "HOTFIRE_COLLECTIVE_TIMEOUT"
-BUCKET_BYTES = 32 << 20
-DIAGNOSIS_SECONDS = 3.0
-_FAILURE_KEY = "hotfire/failure"
-# gloo has no kernels for these: carried as the wider type and cut back afterwards. Sums of the two
-# half types are taken in float32, as the devices that these processes stand in for do.
-_CARRIERS = {
-    torch.bool: torch.uint8,
-    torch.int16: torch.int32,
-    torch.float16: torch.float32,
-    torch.bfloat16: torch.float32,
-}
-_T = TypeVar("_T")
+# How long a collective waits before it says for whom.
+PATIENCE_SECONDS = 5.0
+_MEETING_SECONDS = 0.02
+_ABANDON = datetime.timedelta(seconds=5)
+Finish = Callable[[Sequence[Any]], None]
 _groups: weakref.WeakSet[HostGroup] = weakref.WeakSet()
-_world_group: HostGroup | None = None
 
 
 class CollectiveError(RuntimeError):
@@ -62,20 +59,35 @@ def default_timeout() -> datetime.timedelta:
 
 
 class HostGroup:
-    """`size` processes that reduce, broadcast and gather CPU tensors; this one is `rank`.
+    """Processes that reduce, broadcast, gather and exchange CPU tensors.
 
-    All members call the same methods in the same order. Every method raises `CollectiveError`.
+    `members` are their ranks in the job, in the order of this group; this process is
+    ``members[rank]``. All members call the same methods in the same order. Every method raises
+    `CollectiveError`.
     """
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: datetime.timedelta) -> None:
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        members: Sequence[int],
+        timeout: datetime.timedelta,
+        name: str = "world",
+    ) -> None:
         self.rank = rank
-        self.size = size
-        self._timeout = timeout
-        self._peers = _Peers(store, rank, size)
-        with self._explained("connecting"), _without_gloo_greeting():
-            self._gloo = dist.ProcessGroupGloo(
-                dist.PrefixStore("hotfire/gloo", store), rank, size, timeout
-            )
+        self.members = tuple(members)
+        self.size = len(self.members)
+        self._limit = timeout.total_seconds()
+        self._name = name
+        self._calls = 0
+        self._receivers: dict[tuple[int, int], InOrder] = {}
+        self._peers = _job_peers()
+        call = self._call("connecting")
+        with self._explained(call), without_gloo_greeting():
+            # Ranks that call `new_group` with different members must not meet in one store.
+            store = dist.PrefixStore(f"hotfire/{' '.join(map(str, self.members))}", store)
+            self._meet(store, call)
+            self._gloo = dist.ProcessGroupGloo(store, rank, self.size, timeout)
         _groups.add(self)
 
     def all_reduce_(
@@ -83,38 +95,70 @@ class HostGroup:
         tensors: Sequence[torch.Tensor],
         op: Any = dist.ReduceOp.SUM,
         scale: float = 1.0,
+        *,
+        in_place: Container[int] = (),
     ) -> list[torch.Tensor]:
-        """Reduce a list of tensors of any shapes, in flat buckets of one dtype each.
+        """Reduce a list of tensors of any shapes.
+
+        Those at the indices `in_place` (the same on every rank) are reduced where they are, and
+        not scaled: contiguous ones, of a type that gloo has. The others go in flat buckets.
 
         Returns:
-            New tensors in the order, shapes and dtypes of `tensors`, multiplied by `scale`.
+            Tensors in the order, shapes and dtypes of `tensors`, multiplied by `scale`: new ones,
+            except those reduced in place.
         """
         options = dist.AllreduceOptions()
         options.reduceOp = op
-        buckets = [(b, _flatten([tensors[i] for i in b])) for b in _buckets(tensors)]
-        with self._explained("all_reduce"):
-            for work in [self._gloo.allreduce([flat], options) for _, flat in buckets]:
-                work.wait()
-        return _unpacked(tensors, buckets, scale)
+        inside = [i for i in range(len(tensors)) if i in in_place]
+        buckets = pack(tensors, [i for i in range(len(tensors)) if i not in in_place])
+        flats = [tensors[i].detach().view(-1) for i in inside] + [flat for _, flat in buckets]
+        items = agreement.described(tensors)
+        for i in inside:
+            items[i] += " in place"
+        with self._agreed(f"all_reduce {_named(op)}", items) as finish:
+            finish([self._gloo.allreduce([flat], options) for flat in flats])
+        results = unpack(tensors, buckets, scale)
+        return [results.get(i, tensors[i]) for i in range(len(tensors))]
 
     def broadcast_(self, tensors: Sequence[torch.Tensor], root: int) -> list[torch.Tensor]:
         """What `root` passed, to every member: new tensors shaped like `tensors`."""
         options = dist.BroadcastOptions()
         options.rootRank = root
         options.rootTensor = 0
-        buckets = [(b, _flatten([tensors[i] for i in b])) for b in _buckets(tensors)]
-        with self._explained("broadcast"):
-            for work in [self._gloo.broadcast([flat], options) for _, flat in buckets]:
-                work.wait()
-        return _unpacked(tensors, buckets)
+        buckets = pack(tensors, range(len(tensors)))
+        with self._agreed(
+            f"broadcast from {self.members[root]}", agreement.described(tensors)
+        ) as finish:
+            finish([self._gloo.broadcast([flat], options) for _, flat in buckets])
+        results = unpack(tensors, buckets)
+        return [results[i] for i in range(len(tensors))]
 
     def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """Every member's `tensor` (same shape and dtype everywhere), by rank."""
-        carried = tensor.to(_carrier(tensor)).contiguous()
-        parts = [torch.empty_like(carried) for _ in range(self.size)]
-        with self._explained("all_gather"):
-            self._gloo.allgather([parts], [carried]).wait()
+        carried = tensor.to(carrier(tensor)).contiguous()
+        with self._agreed("all_gather", agreement.described([tensor])) as finish:
+            parts = self._gathered(carried, finish)
         return [part.to(tensor.dtype) for part in parts]
+
+    def exchange(
+        self, parts: Sequence[torch.Tensor], shapes: Sequence[Sequence[int]]
+    ) -> list[torch.Tensor]:
+        """Send ``parts[i]`` to member i; what member i sent, expected to have ``shapes[i]``.
+
+        All parts of all members have one dtype. Lengths may differ.
+        """
+        dtype = parts[0].dtype
+        received = [torch.empty(tuple(shape), dtype=dtype) for shape in shapes]
+        lengths = [t.numel() * dtype.itemsize for t in received]
+        sent = torch.cat([_bytes(part) for part in parts])
+        sizes = [part.numel() * dtype.itemsize for part in parts]
+        flat = torch.empty(sum(lengths), dtype=torch.uint8)
+        with self._agreed(f"all_to_all of {dtype}", []) as finish:
+            self._check_lengths(parts, received, finish)
+            finish([self._gloo.alltoall_base(flat, sent, lengths, sizes)])
+        for target, piece in zip(received, torch.split(flat, lengths), strict=True):
+            _bytes(target).copy_(piece)
+        return received
 
     def gather_bytes(self, payload: bytes) -> list[bytes]:
         """Every member's `payload`, of any lengths, by rank."""
@@ -144,41 +188,171 @@ class HostGroup:
 
     def barrier(self) -> None:
         """Return when every member has called this."""
-        with self._explained("barrier"):
-            self._gloo.barrier().wait()
+        with self._agreed("barrier", []):
+            return
+
+    def send(self, tensor: torch.Tensor, to: int, tag: int) -> Callable[[], None]:
+        """Start sending to member `to`; what is returned waits until it has been received."""
+        call = self._call(f"send to rank {self.members[to]}", to)
+        parts = (agreement.header(tensor), _bytes(tensor))
+        with self._explained(call):
+            works = [self._gloo.send([part], to, tag) for part in parts]
+
+        def wait() -> None:
+            with self._explained(call):
+                for work, _ in zip(works, parts, strict=True):  # the memory is gloo's until then
+                    work.wait()
+
+        return wait
+
+    def receive(self, like: torch.Tensor, source: int, tag: int) -> Callable[[], torch.Tensor]:
+        """Start receiving what member `source` sends with `tag`; what is returned waits for it.
+
+        A thread receives: the sender may wait for this before anybody here does.
+        """
+        call = self._call(f"recv from rank {self.members[source]}", source)
+        expected = agreement.header(like)
+        found, data = torch.empty_like(expected), torch.empty(like.shape, dtype=like.dtype)
+
+        def receive() -> None:
+            self._gloo.recv([found], source, tag).wait()
+            agreement.check_header(found, expected, self.members[source])
+            self._gloo.recv([_bytes(data)], source, tag).wait()
+
+        done = self._receivers.setdefault((source, tag), InOrder()).start(receive)
+
+        def wait() -> torch.Tensor:
+            with self._explained(call):
+                done()
+            return data
+
+        return wait
 
     def announce_failure(self, reason: str) -> None:
         """Leave for the others why this rank ends; the first announcement stays."""
-        self._peers.announce(self.rank, reason)
+        self._peers.announce(f"rank {self.members[self.rank]} ended: {reason}")
+
+    # How a call is made.
+
+    def _call(self, operation: str, peer: int | None = None) -> Call:
+        """The next call, of all members or of this one and `peer`."""
+        self._calls += peer is None  # all members count alike
+        members = self.members if peer is None else (self.members[self.rank], self.members[peer])
+        return Call(operation=operation, group=self._name, number=self._calls, members=members)
 
     @contextlib.contextmanager
-    def _explained(self, operation: str) -> Iterator[None]:
+    def _agreed(self, operation: str, items: Sequence[str]) -> Iterator[Finish]:
+        """A call that all members make alike; yields what waits for its works."""
+        call = self._call(operation)
+        finish = functools.partial(self._finish, call)
+        with self._explained(call):
+            agreement.check(
+                lambda tensor: self._gathered(tensor, finish), operation, items, self.members
+            )
+            yield finish
+
+    def _gathered(self, tensor: torch.Tensor, finish: Finish) -> list[torch.Tensor]:
+        parts = [torch.empty_like(tensor) for _ in range(self.size)]
+        finish([self._gloo.allgather([parts], [tensor])])
+        return parts
+
+    def _meet(self, store: Any, call: Call) -> None:
+        """Wait until all members make this group: gloo's own connecting cannot be watched."""
+        store.set(f"here/{self.rank}", "")
+        here = [f"here/{rank}" for rank in range(self.size)]
+        started = looked = time.monotonic()
+        with self._watch(call) as watch:
+            while not store.check(here):  # `wait` would log a warning at every look
+                time.sleep(_MEETING_SECONDS)
+                if time.monotonic() - started > self._limit:
+                    raise RuntimeError("the other ranks did not come to connect")
+                if time.monotonic() - looked > watch.seconds:
+                    watch.look()
+                    looked = time.monotonic()
+        self._peers.remember(self.members)
+
+    def _watch(self, call: Call) -> Watch:
+        return Watch(self._peers, call, patience=min(PATIENCE_SECONDS, self._limit / 4))
+
+    def _check_lengths(
+        self, sent: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], finish: Finish
+    ) -> None:
+        """Every member sees what all send and expect, so that all raise or none."""
+        mine = [[t.numel() for t in sent], [t.numel() for t in expected]]
+        table = torch.stack(self._gathered(torch.tensor(mine), finish))
+        agreement.check_lengths(table[:, 0], table[:, 1], self.members)
+
+    def _finish(self, call: Call, works: Sequence[Any]) -> None:
+        """Wait for `works`, looking for the rank at fault when that takes long.
+
+        Raises:
+            KnownFault: they cannot finish any more.
+        """
+        with self._watch(call) as watch:
+            for work in works:
+                while not _completed(work, watch.seconds):
+                    try:
+                        watch.look()
+                    except KnownFault:
+                        self._abandon(works)
+                        raise
+
+    def _abandon(self, works: Sequence[Any]) -> None:
+        """Close the connections; gloo's threads must be done before the interpreter ends."""
+        self._gloo.abort()
+        for work in works:
+            with contextlib.suppress(RuntimeError):
+                work.wait(_ABANDON)
+
+    @contextlib.contextmanager
+    def _explained(self, call: Call) -> Iterator[None]:
         started = time.monotonic()
         try:
             yield
+        except (CollectiveError, NotImplementedError):
+            raise
+        except (KnownFault, ValueError) as error:
+            raise self._error(call, str(error)) from error
         except RuntimeError as error:
-            seconds = time.monotonic() - started
-            fault = self._peers.diagnose(str(error))
-            if fault is None and seconds >= self._timeout.total_seconds():
-                fault = (
-                    f"no answer within {seconds:.0f} s from every rank: one of them is slower, or "
-                    f"took a path without this collective ({TIMEOUT_VARIABLE} sets the limit)"
-                )
-            raise CollectiveError(
-                f"rank {self.rank} of {self.size}: {operation} failed: {fault or error}"
-            ) from error
+            waited = time.monotonic() - started
+            fault = self._peers.diagnose(call, str(error), waited=waited, limit=self._limit)
+            raise self._error(call, fault) from error
+
+    def _error(self, call: Call, fault: str) -> CollectiveError:
+        me = self.members[self.rank]
+        return CollectiveError(f"rank {me} of {self.size}: {call.operation} failed: {fault}")
+
+
+def _named(op: Any) -> str:
+    return str(op).rpartition(".")[2]
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+
+
+def _completed(work: Any, seconds: float) -> bool:
+    """Whether `work` succeeded within `seconds`; raises as it does when it failed."""
+    try:
+        work.wait(datetime.timedelta(seconds=seconds))
+    except RuntimeError:
+        if not work.is_completed():
+            return False
+        work.wait()
+    return True
 
 
 def announce_failure(error: BaseException) -> None:
-    """Tell every group of this process that this rank ends with `error`.
+    """Tell the other ranks that this one ends with `error`.
 
     A `CollectiveError` is not announced: it is the echo of another rank's end.
     """
     if not isinstance(error, CollectiveError):
-        for group in list(_groups):
+        for group in list(_groups)[:1]:
             group.announce_failure(f"{type(error).__name__}: {error}"[:500])
 
 
+@functools.cache
 def world_group() -> HostGroup:
     """The group of all processes that torchrun started, made on first use from its environment.
 
@@ -187,205 +361,35 @@ def world_group() -> HostGroup:
     Raises:
         CollectiveError: MASTER_ADDR or another variable of torchrun is missing.
     """
-    global _world_group
-    if _world_group is None:
-        timeout = default_timeout()
-        try:
-            store, rank, size = next(dist.rendezvous("env://", timeout=timeout))
-        except ValueError as error:
-            raise CollectiveError(
-                f"no way to the other ranks: {error}; start the script with torchrun"
-            ) from error
-        store = dist.PrefixStore("hotfire/world", store)
-        _world_group = HostGroup(store, rank, size, timeout)
-    return _world_group
+    world = World.from_environment(os.environ)
+    store = dist.PrefixStore("world", _job_store())
+    return HostGroup(store, world.rank, range(world.size), default_timeout())
 
 
-@contextlib.contextmanager
-def _without_gloo_greeting() -> Iterator[None]:
-    """torch 2.9's gloo greets on the standard output of every rank, among the metrics.
+@functools.cache
+def subgroup(members: tuple[int, ...]) -> HostGroup:
+    """The group of the job's ranks `members`, in that order, made by their first common call."""
+    world = World.from_environment(os.environ)
+    if members == tuple(range(world.size)):
+        return world_group()
+    name = "ranks " + " ".join(str(rank) for rank in members)
+    store = dist.PrefixStore(name, _job_store())
+    rank = members.index(world.rank)
+    return HostGroup(store, rank, members, default_timeout(), name)
 
-    What other threads print meanwhile comes after it.
-    """
+
+@functools.cache
+def _job_store() -> Any:
     try:
-        kept = os.dup(1)
-    except OSError:  # closed: nobody to greet
-        yield
-        return
-    _flush_stdout()
-    caught = os.memfd_create("stdout")
-    os.dup2(caught, 1)
-    try:
-        yield
-    finally:
-        _flush_stdout()
-        os.dup2(kept, 1)
-        with os.fdopen(caught, "rb") as file:
-            file.seek(0)
-            rest = [line for line in file if not line.startswith(b"[Gloo] Rank ")]
-        with os.fdopen(kept, "wb") as file:
-            file.writelines(rest)
+        store, _, _ = next(dist.rendezvous("env://", timeout=default_timeout()))
+    except ValueError as error:
+        raise CollectiveError(
+            f"no way to the other ranks: {error}; start the script with torchrun"
+        ) from error
+    return dist.PrefixStore("hotfire", store)
 
 
-def _flush_stdout() -> None:
-    if sys.stdout is not None:
-        sys.stdout.flush()
-
-
-def _carrier(tensor: torch.Tensor) -> torch.dtype:
-    return _CARRIERS.get(tensor.dtype, tensor.dtype)
-
-
-def _buckets(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
-    """Indices in runs of one carrier dtype and at most BUCKET_BYTES (or one larger tensor)."""
-    buckets: list[list[int]] = []
-    used, dtype = 0, None
-    for i, tensor in enumerate(tensors):
-        carrier = _carrier(tensor)
-        nbytes = tensor.numel() * carrier.itemsize
-        if carrier != dtype or used + nbytes > BUCKET_BYTES:
-            buckets.append([])
-            used, dtype = 0, carrier
-        buckets[-1].append(i)
-        used += nbytes
-    return buckets
-
-
-def _flatten(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """A fresh flat tensor of the carrier dtype: gloo works in place."""
-    carrier = _carrier(tensors[0])
-    return torch.cat([t.detach().reshape(-1).to(carrier) for t in tensors])
-
-
-def _unpacked(
-    like: Sequence[torch.Tensor],
-    buckets: Sequence[tuple[list[int], torch.Tensor]],
-    scale: float = 1.0,
-) -> list[torch.Tensor]:
-    """The buckets' parts in the order, shapes and dtypes of `like`, times `scale`."""
-    results: dict[int, torch.Tensor] = {}
-    for indices, flat in buckets:
-        # Whole numbers are cut, as a device does it; `mul_` would refuse.
-        scaled = flat if scale == 1.0 else (flat * scale).to(flat.dtype)
-        parts = torch.split(scaled, [like[i].numel() for i in indices])
-        for i, part in zip(indices, parts, strict=True):
-            results[i] = part.view(like[i].shape).to(like[i].dtype)
-    return [results[i] for i in range(len(like))]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Process:
-    """Where a rank lives: process ids mean something only within one PID namespace."""
-
-    pid: int
-    started: str
-    namespace: str
-    host: str
-
-
-class _Peers:
-    """Who the other ranks are and what became of them, kept in the rendezvous store."""
-
-    def __init__(self, store: Any, rank: int, size: int) -> None:
-        self._store = store
-        self._rank = rank
-        self._size = size
-        self._known: dict[int, _Process] = {}
-        me = _this_process()
-        store.set(f"hotfire/peer/{rank}", json.dumps(me.__dict__))
-
-    def announce(self, rank: int, reason: str) -> None:
-        """First come, first kept: later failures are mostly echoes of the first."""
-        self._attempt(
-            lambda: self._store.compare_set(
-                _FAILURE_KEY, "", json.dumps({"rank": rank, "reason": reason})
-            )
-        )
-
-    def diagnose(self, error: str) -> str | None:
-        """Which rank is at fault, waiting a little for somebody to find out; None if unknown."""
-        deadline = time.monotonic() + DIAGNOSIS_SECONDS
-        while True:
-            found = self._announced() or self._find_dead()
-            if found is not None or time.monotonic() > deadline:
-                return found or self._by_address(error)
-            time.sleep(0.05)
-
-    def _announced(self) -> str | None:
-        if not self._attempt(lambda: self._store.check([_FAILURE_KEY])):
-            return None
-        text = self._attempt(lambda: self._store.get(_FAILURE_KEY))
-        if text is None:
-            return None
-        failure = json.loads(text)
-        return f"rank {failure['rank']} ended: {failure['reason']}"
-
-    def _find_dead(self) -> str | None:
-        """A vanished process of this host; announced, for the hosts that cannot see it."""
-        me = self._process(self._rank)
-        for rank in range(self._size):
-            process = self._process(rank)
-            if process is None or me is None or process.namespace != me.namespace:
-                continue
-            if rank != self._rank and _process_start(process.pid) != process.started:
-                reason = f"its process {process.pid} on {process.host} is gone, see its log"
-                self.announce(rank, reason)
-                return self._announced() or f"rank {rank} ended: {reason}"
-        return None
-
-    def _by_address(self, error: str) -> str | None:
-        """Nobody could look: say at least which hosts the other ranks were on."""
-        if "onnection" not in error:
-            return None
-        others = ", ".join(
-            f"{rank} on {process.host}"
-            for rank in range(self._size)
-            if rank != self._rank and (process := self._process(rank)) is not None
-        )
-        return f"a rank closed its connection without a reason (the others were: {others}): {error}"
-
-    def _process(self, rank: int) -> _Process | None:
-        if rank not in self._known:
-            key = f"hotfire/peer/{rank}"
-            if not self._attempt(lambda: self._store.check([key])):
-                return None
-            text = self._attempt(lambda: self._store.get(key))
-            if text is None:
-                return None
-            self._known[rank] = _Process(**json.loads(text))
-        return self._known[rank]
-
-    @staticmethod
-    def _attempt(call: Callable[[], _T]) -> _T | None:
-        """The store dies with the process that serves it; then it knows nothing more."""
-        try:
-            return call()
-        except RuntimeError:
-            return None
-
-
-def _this_process() -> _Process:
-    return _Process(
-        pid=os.getpid(),
-        started=_process_start(os.getpid()),
-        namespace=f"{_read('/proc/sys/kernel/random/boot_id')} {_link('/proc/self/ns/pid')}",
-        host=os.environ.get("SM_CURRENT_HOST") or os.uname().nodename,
-    )
-
-
-def _process_start(pid: int) -> str:
-    """The start time of a living process in clock ticks; "" when it is gone or a zombie (proc(5))."""
-    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    return "" if not fields or fields[0] in "ZX" else fields[19]
-
-
-def _read(path: str) -> str:
-    with contextlib.suppress(OSError):
-        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
-    return ""
-
-
-def _link(path: str) -> str:
-    with contextlib.suppress(OSError):
-        return str(Path(path).readlink())
-    return ""
+@functools.cache
+def _job_peers() -> Peers:
+    world = World.from_environment(os.environ)
+    return Peers(dist.PrefixStore("peers", _job_store()), world.rank, world.size)

@@ -1,66 +1,80 @@
 """XLA tensors through host memory: pending work, to the host, a collective, back. Needs torch_xla.
 
 `copy_` brings results back, never torch_xla's in-place replacement: views of a tensor, such as
-DistributedDataParallel's gradient buckets, must see the new values.
+DistributedDataParallel's gradient buckets, must see the new values. Sums of large floating tensors
+need no copy: see `hotfire.runtime.xla.device_buffers`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
 
-from hotfire.runtime.xla.host_group import HostGroup
+from hotfire.runtime.xla import device_buffers
+from hotfire.runtime.xla.host_group import HostGroup, dist
 
 _XLAC: Any = vars(torch_xla)["_XLAC"]
 
 
 def all_reduce_(
-    group: HostGroup,
-    tensors: Sequence[torch.Tensor],
-    op: Any,
-    scale: float = 1.0,
-    *,
-    write_back: bool = True,
+    group: HostGroup, tensors: Sequence[torch.Tensor], op: Any, scale: float = 1.0
 ) -> None:
-    """Reduce `tensors` in place (nowhere when `write_back` is false: a reduce's other ranks)."""
-    results = reduced(group, tensors, op, scale)
-    if write_back:
-        write(tensors, results)
+    """Reduce `tensors` in place."""
+    large = device_buffers.candidates(tensors) if op == dist.ReduceOp.SUM else set()
+    with torch.no_grad():
+        buffers = {i: device_buffers.Buffer(tensors[i], scale) for i in sorted(large)}
+    with _staged():
+        small = [i for i in range(len(tensors)) if i not in large]
+        copies = dict(zip(small, _to_host([tensors[i] for i in small]), strict=True))
+        on_host = [buffers[i].memory() if i in large else copies[i] for i in range(len(tensors))]
+        results = group.all_reduce_(on_host, op, scale, in_place=large)
+        for buffer in buffers.values():
+            buffer.finish()
+    write([tensors[i] for i in small], [results[i] for i in small])
 
 
 def reduced(
-    group: HostGroup,
-    tensors: Sequence[torch.Tensor],
-    op: Any,
-    scale: float = 1.0,
+    group: HostGroup, tensors: Sequence[torch.Tensor], op: Any, scale: float = 1.0
 ) -> list[torch.Tensor]:
     """The reduction of `tensors`, as CPU tensors."""
-    with _staged():
-        return group.all_reduce_(_to_host(tensors), op, scale)
+    return on_host(tensors, lambda copies: group.all_reduce_(copies, op, scale))
 
 
 def broadcast_(group: HostGroup, tensors: Sequence[torch.Tensor], root: int) -> None:
     """Overwrite `tensors` by `root`'s."""
-    with _staged():
-        results = group.broadcast_(_to_host(tensors), root)
-    write(tensors, results)
+    write(tensors, on_host(tensors, lambda copies: group.broadcast_(copies, root)))
 
 
 def all_gather(group: HostGroup, tensor: torch.Tensor) -> list[torch.Tensor]:
     """Every rank's `tensor`, as CPU tensors."""
-    with _staged():
-        return group.all_gather(_to_host([tensor])[0])
+    return on_host([tensor], lambda copies: group.all_gather(copies[0]))
+
+
+def exchange(
+    group: HostGroup, parts: Sequence[torch.Tensor], shapes: Sequence[Sequence[int]]
+) -> list[torch.Tensor]:
+    """What each rank sent to this one, as CPU tensors of `shapes`; ``parts[i]`` goes to rank i."""
+    return on_host(parts, lambda copies: group.exchange(copies, shapes))
 
 
 def barrier(group: HostGroup) -> None:
     """Wait for the device's pending work, then for every rank."""
     with _staged():
         group.barrier()
+
+
+def on_host(
+    tensors: Sequence[torch.Tensor],
+    collective: Callable[[list[torch.Tensor]], list[torch.Tensor]],
+) -> list[torch.Tensor]:
+    """What `collective` makes of CPU copies of `tensors`."""
+    with _staged():
+        return collective(_to_host(tensors))
 
 
 def write(targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:

@@ -45,13 +45,17 @@ Launch = Callable[..., list[subprocess.CompletedProcess[str]]]
 
 
 def launch(
-    *arguments: str, processes: int = 1, nodes: int = 1, **environment: str
+    *arguments: str,
+    processes: int = 1,
+    nodes: int = 1,
+    always_torchrun: bool = False,
+    **environment: str,
 ) -> list[subprocess.CompletedProcess[str]]:
     """Run `exec ARGUMENTS` in `processes` workers on each of `nodes` hosts; the hosts' results."""
     port = free_port()
     program = ["-m", "hotfire.runtime.xla.exec", *arguments]
     commands = [[sys.executable, *program]]
-    if processes * nodes > 1:
+    if processes * nodes > 1 or always_torchrun:
         commands = [[*torchrun(processes, port, n, nodes), *program] for n in range(nodes)]
     started = [
         subprocess.Popen(
@@ -98,20 +102,35 @@ def free_port_fixture() -> Callable[[], str]:
     return free_port
 
 
-LAYOUTS = {"1": (1, 1), "2": (2, 1), "4": (4, 1), "2x2": (2, 2)}
+# Processes per host, and hosts.
+LAYOUTS = {"1": (1, 1), "2": (2, 1), "4": (4, 1), "2x2": (2, 2), "8": (8, 1)}
 
 
 @pytest.fixture(scope="session")
-def parity(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
+def run_layout() -> Callable[..., list[subprocess.CompletedProcess[str]]]:
+    """Run a program of `workers/` in a layout of processes; the hosts' results."""
+
+    def run(
+        program: str, layout: str, *arguments: str, **environment: str
+    ) -> list[subprocess.CompletedProcess[str]]:
+        processes, nodes = LAYOUTS[layout]
+        script = str(WORKERS / program)
+        return launch(script, *arguments, processes=processes, nodes=nodes, **environment)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def parity(
+    run_layout: Callable[..., list[Any]], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], dict[str, Any]]:
     """What `workers/parity.py` reports per layout of processes; each runs once per session."""
     reports: dict[str, dict[str, Any]] = {}
 
     def report(layout: str) -> dict[str, Any]:
         if layout not in reports:
-            processes, nodes = LAYOUTS[layout]
             out = tmp_path_factory.mktemp("parity") / "report.json"
-            script = str(WORKERS / "parity.py")
-            for done in launch(script, str(out), processes=processes, nodes=nodes):
+            for done in run_layout("parity.py", layout, str(out)):
                 assert done.returncode == 0, done.stderr[-4000:]
             reports[layout] = json.loads(out.read_text())
         return reports[layout]

@@ -1,0 +1,82 @@
+"""Sums of large XLA tensors in the CPU client's own memory, without a copy. Needs torch_xla.
+
+PJRT's CPU client computes in host memory, so gloo can add up where a result lies; copying both
+ways costs more than twice the sum itself. Overwriting a buffer behind torch_xla's back is right
+only when nothing else stands for the same memory. So nothing that exists is overwritten: each
+tensor is first multiplied by the scale, within the graph that is pending anyway, and the buffer
+used is that product's. It is new (XLA gives every output of a program a buffer of its own, copied
+when it is a parameter or a duplicate), nobody else has seen it, and no program that reads it has
+been traced. Then the product becomes the tensor's value the way any in-place operation's does:
+views and ``detach()``ed aliases see it, clones, host tensors it came from and other tensors do not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch_xla
+
+from hotfire.runtime.xla.buckets import CARRIERS
+
+_XLAC: Any = vars(torch_xla)["_XLAC"]
+_C: Any = torch._C
+# Smaller tensors go in flat copies: a collective per tensor would cost more than the copy.
+LARGE_BYTES = 256 << 10
+_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+# A tensor that alone holds its storage: itself and the Python object that asks.
+_SOLE_OWNER = 2
+
+
+def candidates(tensors: Sequence[torch.Tensor]) -> set[int]:
+    """The indices of those worth it, the same on every rank that passes the same shapes.
+
+    None when a tensor occurs twice: the second product would be of the first.
+    """
+    if len({id(t) for t in tensors}) < len(tensors) or any(t.device.type != "xla" for t in tensors):
+        return set()
+    return {
+        i
+        for i, t in enumerate(tensors)
+        if t.dtype in _TYPES and t.numel() * t.element_size() >= LARGE_BYTES
+    }
+
+
+class Buffer:
+    """The memory in which ``tensor * scale`` will be, and how it becomes the tensor's value."""
+
+    def __init__(self, tensor: torch.Tensor, scale: float) -> None:
+        """Trace the product; the program that computes it must run before `memory`."""
+        self._target = tensor
+        self._product = tensor
+        carrier = CARRIERS.get(tensor.dtype, tensor.dtype)
+        if carrier == tensor.dtype and not _is_view(tensor):
+            tensor.mul_(scale)
+        elif carrier == tensor.dtype and _owns_storage(tensor):
+            # A gradient that autograd made by transposing: a view, whose base nobody has.
+            tensor.data = tensor * scale
+        else:
+            self._product = tensor.to(carrier) * scale
+
+    def memory(self) -> torch.Tensor:
+        """The product as a CPU tensor over the device's own buffer."""
+        plain = torch._from_functional_tensor(self._product)
+        size = plain.numel() * plain.element_size()
+        address = ctypes.c_char * size
+        memory = address.from_address(_XLAC._unsafe_buffer_pointer(plain))
+        return torch.frombuffer(memory, dtype=plain.dtype).view(plain.shape)
+
+    def finish(self) -> None:
+        """Give the tensor the reduced value, if it is not there already."""
+        if self._product is not self._target:
+            self._target.copy_(self._product)
+
+
+def _is_view(tensor: torch.Tensor) -> bool:
+    return bool(_C._functionalization.get_view_meta_sequence(tensor))
+
+
+def _owns_storage(tensor: torch.Tensor) -> bool:
+    return bool(_C._storage_Use_Count(tensor.untyped_storage()._cdata) == _SOLE_OWNER)
