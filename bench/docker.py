@@ -1,7 +1,8 @@
 """`hotfire run --backend docker` of a trivial script minus `docker run --rm IMAGE true`; 8 hosts against 8 `docker run`.
 
-Side by side, alternating, medians. Limits: 0.9 s more, and 1.3 times. Needs an engine (.ci/engine start; .ci/engine base).
-Sizes of hotfire's images, where they have been built.
+Side by side, alternating, medians. Limits: 0.9 s more, and 1.3 times. Needs an engine (make engine).
+With --sdk-python, a Python that has sagemaker 2 (`pip install 'sagemaker[local]<3'`; docker-compose on PATH), the same
+job in the SDK's local mode. Sizes of hotfire's images, where they have been built.
 """
 
 from __future__ import annotations
@@ -19,6 +20,17 @@ from pathlib import Path
 
 BASE = "hotfire-test/base:bookworm"
 HOSTS = 8
+SDK_IMAGE = "hotfire-test/sdk-local:latest"
+SDK_JOB = """
+import sys
+from sagemaker.estimator import Estimator
+from sagemaker.local import LocalSession
+session = LocalSession()
+session.config = {"local": {"local_code": True}}
+Estimator(image_uri=sys.argv[1], role="arn:aws:iam::000000000000:role/bench", instance_count=1, instance_type="local",
+    output_path=f"file://{sys.argv[2]}", sagemaker_session=session).fit()
+"""
+SDK_CONFIG = "SchemaVersion: '1.0'\nSageMaker: {PythonSDK: {Modules: {TelemetryOptOut: true}}}\n"
 
 
 def docker_command() -> str:
@@ -58,7 +70,25 @@ def request(folder: Path, name: str, hosts: int) -> Path:
     return path
 
 
-def measure(rounds: int) -> dict[str, object]:
+def sdk_job(python: str, folder: Path) -> list[str]:
+    """The command that runs a container in the SDK's local mode; its image does nothing when asked to train."""
+    text = f"FROM {BASE}\nRUN ln -s /bin/true /usr/local/bin/train\n"
+    argv = [docker_command(), "build", "-q", "-t", SDK_IMAGE, "-"]
+    env = {**os.environ, "DOCKER_BUILDKIT": "0"}
+    subprocess.run(argv, input=text.encode(), check=True, capture_output=True, env=env)
+    (folder / "sdk.yaml").write_text(SDK_CONFIG, encoding="utf-8")
+    return [python, "-W", "ignore", "-c", SDK_JOB, SDK_IMAGE, str(folder / "sdk-out")]
+
+
+SDK_ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "none",
+    "AWS_SECRET_ACCESS_KEY": "none",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+
+def measure(rounds: int, sdk_python: str = "") -> dict[str, object]:
     docker = docker_command()
     bare = [docker, "run", "--rm", BASE, "true"]
     hotfire = [sys.executable, "-m", "hotfire.entrypoints", "run"]
@@ -67,10 +97,13 @@ def measure(rounds: int) -> dict[str, object]:
         "hotfire": [],
         "docker_8": [],
         "hotfire_8": [],
+        **({"sdk_local": []} if sdk_python else {}),
     }
     with tempfile.TemporaryDirectory() as folder:
         cwd = Path(folder)
         env = {**os.environ, "HOTFIRE_HOME": str(cwd / "home"), "HOTFIRE_CACHE": str(cwd / "cache")}
+        sdk = sdk_job(sdk_python, cwd) if sdk_python else []
+        sdk_env = {**env, **SDK_ENVIRONMENT, "SAGEMAKER_USER_CONFIG_OVERRIDE": f"{cwd}/sdk.yaml"}
         for number in range(rounds + 1):  # the first fills caches
             one = request(cwd, f"one-{number}", 1)
             many = request(cwd, f"many-{number}", HOSTS)
@@ -80,6 +113,8 @@ def measure(rounds: int) -> dict[str, object]:
                 "docker_8": all_at_once(bare, HOSTS),
                 "hotfire_8": seconds([*hotfire, str(many), "--backend", "docker"], cwd, env),
             }
+            if sdk:
+                found["sdk_local"] = seconds(sdk, cwd, sdk_env)
             if number:
                 for name, value in found.items():
                     taken[name].append(value)
@@ -105,4 +140,6 @@ def sizes(docker: str) -> dict[str, int]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    print(json.dumps(measure(parser.parse_args().rounds)))
+    parser.add_argument("--sdk-python", default="")
+    given = parser.parse_args()
+    print(json.dumps(measure(given.rounds, given.sdk_python)))

@@ -6,7 +6,9 @@ import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from hotfire import containers
 from hotfire.entrypoints.train import neuron
 from hotfire.entrypoints.train.devices import Kind
 from hotfire.runtime.training_env import Compiler, Launch, Launcher, TrainingEnv
@@ -72,7 +74,11 @@ def worker_environment(
         "MASTER_ADDR": master[0],
         "MASTER_PORT": str(master[1]),
         # Scripts in a sub-directory import from the top of the source directory, as under the toolkit.
-        "PYTHONPATH": os.pathsep.join(filter(None, [env.code_dir, given.get("PYTHONPATH", "")])),
+        "PYTHONPATH": os.pathsep.join(
+            filter(
+                None, [env.code_dir, _plugins(launch, machine.kind), given.get("PYTHONPATH", "")]
+            )
+        ),
     }
     defaults = {"PYTHONUNBUFFERED": "1", **_compiler(launch, machine, given)}
     if machine.kind is Kind.NEURON:
@@ -82,6 +88,16 @@ def worker_environment(
     for name, value in defaults.items():
         settings.setdefault(name, value)
     return settings
+
+
+def _plugins(launch: Launch, kind: Kind) -> str:
+    """Where the metadata lies that registers the CUDA plugin with torch_xla.
+
+    Only workers on GPUs find it: torch_xla imports every plugin that it finds, wherever hotfire is installed.
+    """
+    if launch.compiler is not Compiler.XLA or kind is not Kind.GPU:
+        return ""
+    return str(Path(containers.__file__).parent / "assets")
 
 
 def _compiler(launch: Launch, machine: Machine, given: Mapping[str, str]) -> dict[str, str]:

@@ -124,6 +124,19 @@ def test_xla_is_chosen_on_an_emulated_neuron_host(container: Any) -> None:
     assert container.run().out == "CPU None\n"
 
 
+@pytest.mark.parametrize(("device", "found"), [("gpu", "['GPU']"), ("cpu", "[]")])
+def test_the_cuda_plugin_is_registered_for_workers_on_gpus_alone(
+    container: Any, device: str, found: str
+) -> None:
+    container.write(
+        "train.py",
+        "from importlib.metadata import entry_points\n"
+        "print([one.name for one in entry_points(group='torch_xla.plugins') if 'hotfire' in one.value])\n",
+    )
+    container.env |= {"HOTFIRE_DEVICE": device, "HOTFIRE_COMPILER": "xla"}
+    assert container.run().out == f"{found}\n"
+
+
 @pytest.mark.parametrize("installed", [True, False])
 def test_inductor_needs_a_compiler_of_c(container: Any, installed: bool) -> None:
     names = ("ACCELERATE_DYNAMO_BACKEND", "USE_TORCH_XLA", "TORCHINDUCTOR_CACHE_DIR")
