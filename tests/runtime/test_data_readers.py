@@ -277,6 +277,25 @@ def test_the_library_needs_the_standard_library_alone() -> None:
     assert done.stdout == "[]\n"
 
 
+class TestSharing:
+    def test_a_rank_that_does_not_come_is_named(self, tmp_path: Path) -> None:
+        thread = TestPipes().serve(tmp_path, written(b"1"))
+        text = ranked(ITERATES, tmp_path, 0).communicate()[0]
+        thread.join()
+        assert "channel t is shared by 2 processes" in text
+        assert "number 1 did not come within 0.5 s" in text
+
+    def test_a_leader_that_dies_is_no_end_of_the_epoch(self, tmp_path: Path) -> None:
+        thread = TestPipes().serve(tmp_path, written(*[b"%d" % n for n in range(100)]))
+        leader = ranked(
+            ITERATES.replace("0.5", "60").replace("DIES = False", "DIES = True"), tmp_path, 0
+        )
+        follower = ranked(ITERATES.replace("0.5", "60"), tmp_path, 1)
+        assert "local rank 0) died" in follower.communicate()[0]
+        leader.communicate()
+        thread.join()
+
+
 @pytest.mark.xla
 class TestTorch:
     def test_records_are_shared_out_over_ranks_and_workers(self, tmp_path: Path) -> None:
@@ -316,6 +335,7 @@ class TestTorch:
         with pytest.raises(TimeoutError, match="t-1_0"):
             next(iter(PipeDataset("t-{rank}", base=tmp_path, timeout=0.01)))
 
+    @pytest.mark.slow
     def test_ranks_share_one_fifo_and_feed_their_devices(self, tmp_path: Path) -> None:
         epochs = [[b"%d" % (100 * epoch + n) for n in range(11)] for epoch in range(2)]
         thread = TestPipes().serve(tmp_path, *(written(*records) for records in epochs))
@@ -327,23 +347,6 @@ class TestTorch:
         for number in range(2):
             both = sorted(found[0][number] + found[1][number])
             assert both == [100 * number + n for n in range(8)]
-
-    def test_a_rank_that_does_not_come_is_named(self, tmp_path: Path) -> None:
-        thread = TestPipes().serve(tmp_path, written(b"1"))
-        text = ranked(ITERATES, tmp_path, 0).communicate()[0]
-        thread.join()
-        assert "channel t is shared by 2 processes" in text
-        assert "number 1 did not come within 0.5 s" in text
-
-    def test_a_leader_that_dies_is_no_end_of_the_epoch(self, tmp_path: Path) -> None:
-        thread = TestPipes().serve(tmp_path, written(*[b"%d" % n for n in range(100)]))
-        leader = ranked(
-            ITERATES.replace("0.5", "60").replace("DIES = False", "DIES = True"), tmp_path, 0
-        )
-        follower = ranked(ITERATES.replace("0.5", "60"), tmp_path, 1)
-        assert "local rank 0) died" in follower.communicate()[0]
-        leader.communicate()
-        thread.join()
 
 
 FEEDS_DEVICE = """
@@ -357,7 +360,7 @@ from hotfire.runtime.data.torch import PipeDataset
 def decode(record):
     return torch.tensor(int(record))
 
-data = PipeDataset("t", decode, base=Path(sys.argv[1]), drop_last=True)
+data = PipeDataset("t", decode, base=Path(sys.argv[1]), drop_last=True, timeout=300)
 loader = DataLoader(data, batch_size=2, num_workers=2, persistent_workers=True)
 device = torch_xla.device()
 feed = MpDeviceLoader(loader, device)
@@ -373,13 +376,21 @@ print(json.dumps(found))
 ITERATES = """
 import os, sys
 from pathlib import Path
-from hotfire.runtime.data.torch import PipeDataset
+from hotfire.runtime.data import pipes, recordio, sharing
 
 DIES = False
+channel = pipes.PipeChannel("t", base=Path(sys.argv[1]))
+index = int(os.environ["LOCAL_RANK"])
+share = sharing.Share(name="t", place=channel.place, index=index, count=2, timeout=0.5)
 try:
-    for record in PipeDataset("t", base=Path(sys.argv[1]), timeout=0.5):
-        if DIES:
-            os._exit(1)
+    if index:
+        for record in sharing.follow(share):
+            pass
+    else:
+        with channel.epoch() as stream:
+            for record in sharing.lead(recordio.read(stream), share):
+                if DIES:
+                    os._exit(1)
 except (RuntimeError, TimeoutError, ValueError) as error:
     print(error)
 """
