@@ -215,13 +215,16 @@ def remarks(limit: int, rate: float | None) -> list[str]:
 def text_of(document: dict[str, Any]) -> str:
     """The curves, and a column for each compiler."""
     from hotfire.runtime.storage import human
+    from hotfire.runtime.trials.trial import Verdict
 
     columns = document["Columns"]
     curve: list[tuple[str, ...]] = []
     for column in columns:
         for one in column["Curve"]:
             sizes = (one["PeakHostBytes"], one["PeakDeviceBytes"])
-            shown = ["-" if size is None else human(size) for size in sizes]
+            # A trial that was ended had not yet taken all that it needed.
+            more = "> " if one["Verdict"] == Verdict.MEMORY.value else ""
+            shown = ["-" if size is None else f"{more}{human(size)}" for size in sizes]
             curve.append((column["Compiler"], str(one["Batch"]), *shown, one["Verdict"]))
     base = f"{document['BaseLearningRate']:g} at {document['BaseBatch']}"
     shows: list[tuple[str, Callable[[dict[str, Any]], str]]] = [

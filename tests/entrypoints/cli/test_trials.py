@@ -135,7 +135,7 @@ def test_people_get_the_curves_and_a_column_for_each_compiler() -> None:
     from hotfire.entrypoints.cli.tune_batch import scaled, text_of
 
     point = {"Batch": 32, "Verdict": "fits", "PeakHostBytes": 2 * 10**9, "PeakDeviceBytes": None}
-    beyond = point | {"Batch": 64, "Verdict": "does not fit", "PeakHostBytes": None}
+    beyond = point | {"Batch": 64, "Verdict": "does not fit", "PeakHostBytes": 3 * 10**9}
     some = {"Compiler": "xla", "LargestBatch": 32, "LimitedBy": "memory", "Workers": 4}
     none = {"Compiler": "none", "LargestBatch": 0, "LimitedBy": "memory", "Workers": 1}
     columns = [
@@ -150,7 +150,7 @@ def test_people_get_the_curves_and_a_column_for_each_compiler() -> None:
     }
     lines = [" ".join(line.split()) for line in text_of(document).splitlines()]
     assert "xla 32 2 GB - fits" in lines
-    assert "xla 64 - - does not fit" in lines
+    assert "xla 64 > 3 GB - does not fit" in lines
     assert "largest batch_size 0 32" in lines
     assert "learning rate, linear (0.001 at 8) - 0.016" in lines
     assert "learning rate, square root - 0.004" in lines
