@@ -26,7 +26,7 @@ from hotfire.runtime.sync import Sync
 from hotfire.runtime.synced import Signature
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 20) -> None:
+def eventually(condition: Callable[[], bool], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not come to that"

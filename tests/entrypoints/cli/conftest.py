@@ -91,7 +91,7 @@ def hotfire(tmp_path: Path) -> Iterator[Hotfire]:
 def eventually() -> Callable[[Callable[[], object]], None]:
     """Waits until something is true, and fails after a time that no machine should need."""
 
-    def wait(condition: Callable[[], object], seconds: float = 60) -> None:
+    def wait(condition: Callable[[], object], seconds: float = 120) -> None:
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, "it did not happen"
