@@ -105,7 +105,7 @@ def checked(measured: Measured, trial: Any) -> Measured:
     if not measured.step_ends:
         raise TrialFailed(
             "the script ended without a step of a torch optimizer.",
-            do="Steps count in the workers that hotfire starts, not in processes of the script's own.",
+            do="Not seen are steps in processes that the script starts, and of an optimizer that it compiles.",
         )
     raise TrialFailed(
         f"the script ended after {len(measured.step_ends)} of {trial.steps} steps.",

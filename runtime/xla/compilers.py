@@ -50,11 +50,15 @@ def prepare() -> None:
 
 
 def _watch_steps(hooks: list[StepHook]) -> None:
+    import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     first: list[int] = []
 
     def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if torch.compiler.is_compiling():
+            # The script compiles its optimizer: what counts here would compile again at every step.
+            return
         # Scripts with several optimizers (GANs) step each of them once per training step.
         if not first:
             first.append(id(optimizer))
