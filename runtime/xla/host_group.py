@@ -12,6 +12,7 @@ late is named in the log within seconds, and in the error when the limit has pas
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import datetime
 import functools
 import os
@@ -37,7 +38,6 @@ TIMEOUT_VARIABLE = "HOTFIRE_COLLECTIVE_TIMEOUT"
 # How long a collective waits before it says for whom.
 PATIENCE_SECONDS = 5.0
 _MEETING_SECONDS = 0.02
-_ABANDON = datetime.timedelta(seconds=5)
 Finish = Callable[[Sequence[Any]], None]
 _groups: weakref.WeakSet[HostGroup] = weakref.WeakSet()
 
@@ -291,18 +291,7 @@ class HostGroup:
         with self._watch(call) as watch:
             for work in works:
                 while not _completed(work, watch.seconds):
-                    try:
-                        watch.look()
-                    except KnownFault:
-                        self._abandon(works)
-                        raise
-
-    def _abandon(self, works: Sequence[Any]) -> None:
-        """Close the connections; gloo's threads must be done before the interpreter ends."""
-        self._gloo.abort()
-        for work in works:
-            with contextlib.suppress(RuntimeError):
-                work.wait(_ABANDON)
+                    watch.look()
 
     @contextlib.contextmanager
     def _explained(self, call: Call) -> Iterator[None]:
@@ -311,9 +300,13 @@ class HostGroup:
             yield
         except (CollectiveError, NotImplementedError):
             raise
-        except (KnownFault, ValueError) as error:
+        except ValueError as error:
+            raise self._error(call, str(error)) from error
+        except KnownFault as error:
+            _never_free(error)
             raise self._error(call, str(error)) from error
         except RuntimeError as error:
+            _never_free(error)
             waited = time.monotonic() - started
             fault = self._peers.diagnose(call, str(error), waited=waited, limit=self._limit)
             raise self._error(call, fault) from error
@@ -321,6 +314,15 @@ class HostGroup:
     def _error(self, call: Call, fault: str) -> CollectiveError:
         me = self.members[self.rank]
         return CollectiveError(f"rank {me} of {self.size}: {call.operation} failed: {fault}")
+
+
+def _never_free(error: Exception) -> None:
+    """Keep what the frames of `error` hold: tensors, works and the group itself.
+
+    Works may be under way for ever. The group's destructor would wait for them, and the last
+    reference to a tensor, dropped by gloo's thread while the interpreter ends, aborts the process.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(error))
 
 
 def _named(op: Any) -> str:
