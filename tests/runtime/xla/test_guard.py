@@ -27,3 +27,10 @@ def test_guard_stops_xla_training_whose_world_is_too_small(
     assert "compat" in shims[0]
     assert "guard" in shims[0]
     assert "collectives (" not in shims[0]
+
+
+def test_spmd_within_one_process_is_left_alone(launch: Callable[..., Any], workers: Path) -> None:
+    [done] = launch(str(workers / "spmd.py"), CPU_NUM_DEVICES="2")
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "devices 2 sum 56.0" in done.stdout
+    assert "collectives (" not in done.stderr
