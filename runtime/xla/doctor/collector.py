@@ -12,11 +12,28 @@ import shutil
 import sys
 from typing import Any
 
-from hotfire.runtime.xla.doctor import watch_calls, watch_data, watch_files, watch_text
+from hotfire.runtime.xla.doctor import (
+    watch_calls,
+    watch_data,
+    watch_fallbacks,
+    watch_files,
+    watch_optimizers,
+    watch_reads,
+    watch_text,
+)
 from hotfire.runtime.xla.doctor.settings import Settings
 from hotfire.runtime.xla.doctor.watch_steps import Steps
 
 _TRACE_FRAMES = "60"
+_WATCHERS = (
+    watch_optimizers,
+    watch_fallbacks,
+    watch_reads,
+    watch_calls,
+    watch_data,
+    watch_files,
+    watch_text,
+)
 
 
 def install() -> str | None:
@@ -28,10 +45,8 @@ def install() -> str | None:
     steps = Steps(settings, torch_xla)
     steps.recorder.write("start", **_start(settings, steps))
     steps.watch()
-    watch_calls.watch(steps)
-    watch_data.watch(steps)
-    watch_files.watch(steps)
-    watch_text.watch(steps)
+    for watcher in _WATCHERS:
+        watcher.watch(steps)
     atexit.register(_finish, steps)
     if settings.summary:
         return "a summary at the end"

@@ -7,11 +7,11 @@ a marker after it.
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from hotfire.runtime.xla.doctor.recorder import Recorder
+from hotfire.runtime.xla.doctor.watch_steps import Steps
 
 # Of one optimizer; more would say nothing new.
 _TENSORS = 64
@@ -19,17 +19,10 @@ _ELEMENTS = 1 << 20
 _LATER_STEPS = 2
 
 
-class Watched(Protocol):
-    recorder: Recorder
-    optimizer_steps: int
-
-    def now(self) -> dict[str, int]: ...
-
-
 class Digests:
     """Reads the parameters of the first optimizer twice, in jobs of several workers."""
 
-    def __init__(self, steps: Watched) -> None:
+    def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self._optimizer: torch.optim.Optimizer | None = None
         self._wanted = False
@@ -38,7 +31,7 @@ class Digests:
         """Before the first step of an optimizer."""
         if self._optimizer is None:
             self._optimizer = optimizer
-            self._wanted = self._steps.settings.world_size > 1  # type: ignore[attr-defined]
+            self._wanted = self._steps.settings.world_size > 1
             if self._wanted:
                 self._write("initial")
 
@@ -46,7 +39,7 @@ class Digests:
         """Whether this is the optimizer whose steps are counted."""
         return optimizer is self._optimizer
 
-    def after_marker(self) -> None:
+    def at_marker(self) -> None:
         """At a marker: once more when a few steps have been made."""
         if self._wanted and self._steps.optimizer_steps >= _LATER_STEPS:
             self._wanted = False

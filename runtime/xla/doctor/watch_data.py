@@ -39,7 +39,7 @@ class Iteration:
     def over(self) -> bool:
         """Whether the pass should end here: trained enough, or evaluated enough batches."""
         steps = self._steps
-        if not steps.settings.steps or not steps.recorder.active:
+        if not steps.limited:
             return False
         if steps.backwards > self._back:
             return steps.enough and steps.optimizer_steps > self._opt
@@ -94,6 +94,8 @@ def _length(value: Any) -> int | None:
 
 def _watch_iterators(steps: Steps) -> None:
     original_init, original_next = _BaseDataLoaderIter.__init__, _BaseDataLoaderIter.__next__
+    busy: dict[int, list[float]] = {}
+    steps.at_end.append(lambda: {"loaders": busy})
 
     @functools.wraps(original_init)
     def init(self: Any, loader: Any) -> None:
@@ -115,9 +117,9 @@ def _watch_iterators(steps: Steps) -> None:
         seconds = time.perf_counter() - started
         number: int | None = self._hotfire_loader
         if number is not None:
-            busy = steps.loaders.setdefault(number, [0.0, 0])
-            busy[0] += seconds
-            busy[1] += 1
+            total = busy.setdefault(number, [0.0, 0])
+            total[0] += seconds
+            total[1] += 1
         if ours:
             steps.wait += seconds
             steps.iterated, steps.loader = True, number
