@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 import tempfile
@@ -11,6 +12,8 @@ import torch
 from transformers import (
     AutoModelForSequenceClassification,
     BertConfig,
+    HfArgumentParser,
+    Seq2SeqTrainingArguments,
     Trainer,
     TrainingArguments,
     set_seed,
@@ -47,13 +50,18 @@ def main() -> None:
     )
     auto = AutoModelForSequenceClassification
     model = auto.from_config(config)
+    chosen = auto.from_config(copy.deepcopy(config), attn_implementation="sdpa")
+    parser = HfArgumentParser(Seq2SeqTrainingArguments)
+    [parsed] = parser.parse_args_into_dataclasses(["--output_dir", "unused"])
+    [named] = parser.parse_args_into_dataclasses(
+        ["--output_dir", "unused", "--optim", "adamw_torch_fused"]
+    )
     size = int(sys.argv[2])
     with tempfile.TemporaryDirectory() as directory:
         trainer = Trainer(
             model=model,
             args=TrainingArguments(
                 output_dir=directory,
-                
                 per_device_train_batch_size=GLOBAL_BATCH // size,
                 max_steps=STEPS,
                 learning_rate=1e-2,
@@ -68,6 +76,11 @@ def main() -> None:
         if trainer.is_world_process_zero():
             report = {
                 "loss": loss,
+                "attention": model.config._attn_implementation,
+                "chosen_attention": chosen.config._attn_implementation,
+                "optimizer": str(trainer.args.optim.value),
+                "parsed_optimizer": parsed.optim.value,
+                "chosen_optimizer": named.optim.value,
                 "world_size": trainer.args.world_size,
                 "device": trainer.args.device.type,
             }
