@@ -68,7 +68,7 @@ def test_every_option_in_the_docs_exists(page: Path) -> None:
     } | {"--help", "--version"}
     for line in re.findall(r"^\s*\$? ?hotfire .*$", page.read_text(encoding="utf-8"), re.MULTILINE):
         words = line.split("#")[0].split(" -- ")[0]
-        for option in re.findall(r"(?<=\s)--?[a-z][a-z-]*", words):
+        for option in re.findall(r"(?<=\s)--?[a-z][a-z0-9-]*", words):
             assert option in known, line
 
 
