@@ -326,6 +326,11 @@ class Engine:
     def close(self) -> None:
         self._client.close()
 
+    def answers(self) -> bool:
+        """Whether anybody listens. The SDK would leak a socket at each question to nobody."""
+        with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
+            return probe.connect_ex(self.path) == 0
+
     # --- images
 
     def image(self, name: str) -> Image | None:

@@ -111,6 +111,9 @@ class DockerContainer:
         self._observer(Note(text=text, warning=True))
         end = time.monotonic() + ENGINE_PATIENCE
         while time.monotonic() < end:
+            if not self._engine.answers():
+                time.sleep(0.5)
+                continue
             try:
                 state = self._engine.state(self._container)
                 if state is None:
