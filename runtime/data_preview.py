@@ -11,9 +11,9 @@ from hotfire.runtime.channel_parts import Item
 from hotfire.runtime.data_settings import DataSettings
 from hotfire.runtime.errors import ValidationError
 from hotfire.runtime.layout import JobDir
-from hotfire.runtime.service import Surroundings
 from hotfire.runtime.spec import TrainingJob
 from hotfire.runtime.storage import Locations, human
+from hotfire.runtime.surroundings import Surroundings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -335,11 +335,12 @@ def main(arguments: list[str]) -> int:
     ``LOCK`` is the inherited descriptor of the job's lock; the job exists and its name is reserved.
     """
     from hotfire.runtime import service
+    from hotfire.runtime.surroundings import Surroundings
 
     name, descriptor = arguments
     lock = JobLock(int(descriptor))
     os.set_inheritable(int(descriptor), False)
-    record = service.resume(name, lock, service.Surroundings.here())
+    record = service.resume(name, lock, Surroundings.here())
     return leave(int(service.exit_code(record)))
 
 

@@ -53,11 +53,11 @@ def bench(ctx: click.Context, /, **flags: Any) -> None:
     Every run is a job of its own in fresh processes, ended after its steps; rounds alternate the order. Nothing else
     should run on the machine meanwhile.
     """
-    from hotfire.runtime import service
+    from hotfire.runtime.surroundings import Surroundings
     from hotfire.runtime.trials import comparison
     from hotfire.runtime.trials.trial import Trial
 
-    around = service.Surroundings.here()
+    around = Surroundings.here()
     compilers = compilers_of(flags["compilers"])
     raw, options = job_of(ctx, flags, around)
     trials = Trials(options, around, verbose=flags["verbose"])

@@ -18,8 +18,8 @@ def ls(as_json: bool) -> None:
     from datetime import UTC, datetime
 
     from hotfire.runtime.object_cache import ObjectCache
-    from hotfire.runtime.service import Surroundings
     from hotfire.runtime.storage import human
+    from hotfire.runtime.surroundings import Surroundings
 
     around = Surroundings.here()
     found = sorted(ObjectCache(around.cache).entries(), key=lambda one: one.used, reverse=True)
@@ -41,8 +41,8 @@ def ls(as_json: bool) -> None:
 def clear() -> None:
     """Remove every downloaded object. Jobs keep what they have; later ones download again."""
     from hotfire.runtime.object_cache import ObjectCache
-    from hotfire.runtime.service import Surroundings
     from hotfire.runtime.storage import human
+    from hotfire.runtime.surroundings import Surroundings
 
     around = Surroundings.here()
     files, size = ObjectCache(around.cache).clear()

@@ -29,7 +29,7 @@ def preview(document: str, **flags: Any) -> None:
     import json
 
     from hotfire.runtime.data_preview import preview_of
-    from hotfire.runtime.service import Surroundings
+    from hotfire.runtime.surroundings import Surroundings
 
     around = Surroundings.here()
     shown = preview_of(

@@ -66,12 +66,13 @@ def doctor(ctx: click.Context, /, **flags: Any) -> int:
     70 internal error.
     """
     from hotfire.runtime import service
+    from hotfire.runtime.surroundings import Surroundings
 
     if flags["update_budget"] and not flags["budget"]:
         raise click.UsageError("--update-budget needs --budget FILE.")
     defaults = running.run.make_context("run", [], resilient_parsing=True).params
     flags = {**defaults, **flags}
-    around = service.Surroundings.here()
+    around = Surroundings.here()
     sources = {name: ctx.get_parameter_source(name) for name in ctx.params if name not in _OURS}
     given = {name for name, source in sources.items() if source and source.name != "DEFAULT"}
     raw = running.request_of(flags, given, around)
@@ -106,12 +107,12 @@ def _examined(raw: Mapping[str, Any], steps: int, scrap: Path | None) -> dict[st
 
 def _carry_out(raw: dict[str, Any], flags: Mapping[str, Any], around: Any) -> int:
     from hotfire.entrypoints.cli.show import Console
-    from hotfire.runtime import service
+    from hotfire.runtime import preparation, service
 
     options = running.options_of(dict(flags), around)
     pending: list[Any] = []
     observe: Any = pending.append
-    prepared = service.prepare(raw, options, around, lambda event: observe(event))
+    prepared = preparation.prepare(raw, options, around, lambda event: observe(event))
     hosts = prepared.job.resource_config.hosts
     console = observe = Console(hosts, logs_to_stderr=True, quiet=flags["quiet"])
     for event in pending:

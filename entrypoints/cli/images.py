@@ -15,7 +15,9 @@ def images() -> None:
 
 @images.command(short_help="Build hotfire-gpu or hotfire-neuron.")
 @click.argument("family", type=click.Choice(["gpu", "neuron"]))
-@click.option("--profile", default="", help="gpu-2.8, gpu-inductor, or neuron-2.29 for older drivers.")
+@click.option(
+    "--profile", default="", help="gpu-2.8, gpu-inductor, or neuron-2.29 for older drivers."
+)
 @click.option("--base-image", default="", help="Instead of ubuntu:24.04, best by digest.")
 @click.option("--efa", is_flag=True, help="With EFA, for several Trainium nodes.")
 @click.option("--tag", default="", help="The image's name (default: hotfire-FAMILY).")

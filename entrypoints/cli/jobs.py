@@ -16,16 +16,17 @@ import click
 def describe(name: str, as_json: bool) -> None:
     """Show job NAME."""
     from hotfire.entrypoints.cli.show import receipt
-    from hotfire.runtime import service
+    from hotfire.runtime import description
+    from hotfire.runtime.surroundings import Surroundings
 
-    around = service.Surroundings.here()
-    described = service.describe(name, around)
+    around = Surroundings.here()
+    described = description.describe(name, around)
     if as_json:
         click.echo(json.dumps(described, indent=2))
         return
-    facts = {"resources": service.resource_summaries(name, around)}
+    facts = {"resources": description.resource_summaries(name, around)}
     facts |= around.store.record(name).receipt
-    click.echo(receipt(described, facts, service.samples_per_second(name, around)))
+    click.echo(receipt(described, facts, description.samples_per_second(name, around)))
     for visit in described["SecondaryStatusTransitions"]:
         click.echo(f"  {visit['StartTime']}  {visit['Status']:<12} {visit['StatusMessage']}")
 
@@ -40,16 +41,17 @@ def describe(name: str, as_json: bool) -> None:
 )
 def logs(name: str, host: str | None, follow: bool, attempt: int | None, as_json: bool) -> None:
     """Print the log of job NAME, byte for byte; several hosts are told apart by a prefix."""
-    from hotfire.runtime import service
+    from hotfire.runtime import description
     from hotfire.runtime.observe.log_times import JsonLines
     from hotfire.runtime.observe.logs import LogPrinter
+    from hotfire.runtime.surroundings import Surroundings
 
-    around = service.Surroundings.here()
+    around = Surroundings.here()
     lines = JsonLines(sys.stdout)
-    hosts = (host,) if host else tuple(service.hosts_of(around.store.request(name)))
+    hosts = (host,) if host else tuple(description.hosts_of(around.store.request(name)))
     printer = LogPrinter(sys.stdout.buffer, hosts, live=sys.stdout.isatty())
     begin = lines.begin if as_json else lambda *_: printer
-    service.read_logs(name, around, begin, host=host, attempt=attempt, follow=follow)
+    description.read_logs(name, around, begin, host=host, attempt=attempt, follow=follow)
     lines.close()
     printer.close()
 
@@ -59,10 +61,11 @@ def logs(name: str, host: str | None, follow: bool, attempt: int | None, as_json
 def ps(as_json: bool) -> None:
     """List all jobs, newest first, with the disk each one uses."""
     from hotfire.entrypoints.cli.show import moment, size, table
-    from hotfire.runtime import service
+    from hotfire.runtime import description
+    from hotfire.runtime.surroundings import Surroundings
 
-    around = service.Surroundings.here()
-    summaries = service.list_jobs(around)
+    around = Surroundings.here()
+    summaries = description.list_jobs(around)
     if as_json:
         click.echo(json.dumps({"TrainingJobSummaries": summaries}, indent=2))
         return
@@ -84,8 +87,9 @@ def ps(as_json: bool) -> None:
 def stop(name: str) -> None:
     """Ask job NAME to stop; returns at once, as StopTrainingJob does."""
     from hotfire.runtime import service
+    from hotfire.runtime.surroundings import Surroundings
 
-    service.stop(name, service.Surroundings.here())
+    service.stop(name, Surroundings.here())
     click.echo(f"{name} is asked to stop; hotfire logs -f {name} shows its end.", err=True)
 
 
@@ -95,8 +99,9 @@ def stop(name: str) -> None:
 def wait(name: str, timeout: float | None) -> int:
     """Wait until job NAME has ended."""
     from hotfire.runtime import service
+    from hotfire.runtime.surroundings import Surroundings
 
-    record = service.wait(name, service.Surroundings.here(), timeout)
+    record = service.wait(name, Surroundings.here(), timeout)
     click.echo(f"{name}: {record.secondary_status.value}", err=True)
     return int(service.exit_code(record))
 
@@ -114,8 +119,9 @@ def wait(name: str, timeout: float | None) -> int:
 def interrupt(name: str, notice: float, abrupt: bool) -> None:
     """Interrupt job NAME, which uses managed spot training, as if its instances were taken back."""
     from hotfire.runtime import service
+    from hotfire.runtime.surroundings import Surroundings
 
-    service.interrupt(name, service.Surroundings.here(), 0.0 if abrupt else notice)
+    service.interrupt(name, Surroundings.here(), 0.0 if abrupt else notice)
     click.echo(f"{name} is being interrupted; hotfire logs -f {name} shows the restart.", err=True)
 
 
@@ -128,9 +134,10 @@ def upload(name: str) -> None:
     """
     from hotfire.entrypoints.cli.show import Console
     from hotfire.runtime import service
+    from hotfire.runtime.surroundings import Surroundings
 
     console = Console((), logs_to_stderr=True, quiet=False)
-    found = service.upload(name, service.Surroundings.here(), console)
+    found = service.upload(name, Surroundings.here(), console)
     console.close()
     for uri in found:
         click.echo(uri)
@@ -144,8 +151,9 @@ def upload(name: str) -> None:
 def delete(names: tuple[str, ...], older_than: str | None) -> None:
     """Delete the record, the logs and the /opt/ml of finished jobs; what was uploaded stays where it is."""
     from hotfire.runtime import service
+    from hotfire.runtime.surroundings import Surroundings
 
-    around = service.Surroundings.here()
+    around = Surroundings.here()
     if not names and older_than is None:
         raise click.UsageError("Give job names, or --older-than AGE.")
     old = [] if older_than is None else service.older_than(older_than, around)

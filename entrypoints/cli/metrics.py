@@ -39,16 +39,17 @@ def metrics(
     tensorboard: Path | None,
 ) -> None:
     """Show the metrics of job NAME, also while it runs."""
-    from hotfire.runtime import service
+    from hotfire.runtime import description
     from hotfire.runtime.errors import ResourceNotFound
     from hotfire.runtime.observe import metric_files, samples
+    from hotfire.runtime.surroundings import Surroundings
 
-    around = service.Surroundings.here()
+    around = Surroundings.here()
     points = metric_files.read_points(around.store.open(name).points)
     if as_csv:
         metric_files.to_csv(points, sys.stdout)
     elif resources:
-        samples.to_csv(service.resource_samples(name, around), sys.stdout)
+        samples.to_csv(description.resource_samples(name, around), sys.stdout)
     elif plot is not None or tensorboard is not None:
         known = list(points)
         if tensorboard is not None and not known:
@@ -59,7 +60,7 @@ def metrics(
         if plot is not None:
             from hotfire.runtime.observe.plot import metric_panels, png, usage_panels
 
-            used = usage_panels(service.resource_samples(name, around))
+            used = usage_panels(description.resource_samples(name, around))
             with writing(plot):
                 plot.write_bytes(png(metric_panels(known) + used))
         if tensorboard is not None:
@@ -74,13 +75,14 @@ def metrics(
 def show(name: str, as_json: bool) -> None:
     """A table for people, all of it for programs."""
     from hotfire.entrypoints.cli.show import usage
-    from hotfire.runtime import service
+    from hotfire.runtime import description
     from hotfire.runtime.observe import metric_files
+    from hotfire.runtime.surroundings import Surroundings
 
-    around = service.Surroundings.here()
+    around = Surroundings.here()
     job_dir = around.store.open(name)
     statistics = metric_files.known_statistics(job_dir.statistics, job_dir.points)
-    summaries = service.resource_summaries(name, around)
+    summaries = description.resource_summaries(name, around)
     if as_json:
         answer = metric_files.to_json(metric_files.read_points(job_dir.points), statistics)
         click.echo(json.dumps({**answer, "Resources": summaries}, indent=2))

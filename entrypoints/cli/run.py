@@ -169,9 +169,10 @@ def run(ctx: click.Context, /, **flags: Any) -> int:
     """
     from dataclasses import replace
 
-    from hotfire.runtime import service
+    from hotfire.runtime import dry_run
+    from hotfire.runtime.surroundings import Surroundings
 
-    around = service.Surroundings.here()
+    around = Surroundings.here()
     if flags["region"]:
         around = replace(around, environ={**around.environ, "AWS_REGION": flags["region"]})
     given = {name for name in flags if ctx.get_parameter_source(name).name != "DEFAULT"}  # type: ignore[union-attr]
@@ -179,7 +180,7 @@ def run(ctx: click.Context, /, **flags: Any) -> int:
     options = options_of(flags, around)
     if flags["dry_run"]:
         lines = flags["form"] == "docker-run"
-        dry = service.dry_run(raw, options, around, elsewhere=lines)
+        dry = dry_run.dry_run(raw, options, around, elsewhere=lines)
         if lines:
             if not dry.docker_run:
                 raise click.UsageError("--as docker-run needs --backend docker.")
@@ -239,15 +240,16 @@ def request_of(flags: dict[str, Any], given: set[str], around: Any) -> dict[str,
 
 def options_of(flags: dict[str, Any], around: Any) -> Any:
     """What the flags say about this machine."""
-    from hotfire.runtime import service
+    from hotfire.runtime import preparation
     from hotfire.runtime.storage import Locations
+    from hotfire.runtime.surroundings import Options
 
     mapped = Locations.parse(flags["maps"], around.cwd).maps
-    return service.Options(
+    return Options(
         backend=flags["backend"],
         network=flags["network"],
         maps=tuple(f"{source}={directory}" for source, directory in mapped.items()),
-        python=service.interpreter(flags["python"], around),
+        python=preparation.interpreter(flags["python"], around),
         processes_per_host=flags["processes_per_host"],
         samples=flags["samples"],
         data_rules=flags["data_rules"],
@@ -282,7 +284,7 @@ def bytes_of(text: str | None) -> int | None:
 def carry_out(raw: dict[str, Any], options: Any, around: Any, flags: dict[str, Any]) -> int:
     """Run the job with this terminal as its console."""
     from hotfire.entrypoints.cli.show import Console, receipt
-    from hotfire.runtime import service, supervisor
+    from hotfire.runtime import description, preparation, service, supervisor
 
     console: Console | None = None
     pending: list[Any] = []
@@ -294,7 +296,7 @@ def carry_out(raw: dict[str, Any], options: Any, around: Any, flags: dict[str, A
         else:
             console(event)
 
-    prepared = service.prepare(raw, options, around, observe)
+    prepared = preparation.prepare(raw, options, around, observe)
     console = Console(
         prepared.job.resource_config.hosts,
         logs_to_stderr=flags["as_json"],
@@ -312,11 +314,11 @@ def carry_out(raw: dict[str, Any], options: Any, around: Any, flags: dict[str, A
         prepared, options, around, observe, replace_existing=flags["replace"]
     )
     console.close()
-    described = service.describe(name, around)
+    described = description.describe(name, around)
     if flags["as_json"]:
         click.echo(json.dumps(described, indent=2))
     else:
-        speed = service.samples_per_second(name, around)
+        speed = description.samples_per_second(name, around)
         sys.stdout.flush()
         click.echo(receipt(described, record.receipt, speed), err=True)
     return supervisor.leave(int(service.exit_code(record)))
@@ -332,8 +334,9 @@ def retry(name: str, **flags: Any) -> int:
     """Run job NAME once more: the same request and the same choices for this machine."""
     from hotfire.runtime import flags as shorthand
     from hotfire.runtime import service
+    from hotfire.runtime.surroundings import Surroundings
 
-    around = service.Surroundings.here()
+    around = Surroundings.here()
     raw, options = service.remembered(name, around)
     fresh = flags.pop("fresh") or service.next_name(name, around)
     raw = shorthand.overridden(raw, name=fresh, cwd=around.cwd)

@@ -62,15 +62,16 @@ def serve(
     With AWS_ENDPOINT_URL_S3 set, S3 is there (MinIO, or AWS itself) and your own credentials are used for it.
     """
     from hotfire.entrypoints.http import endpoint
-    from hotfire.runtime import service
+    from hotfire.runtime import preparation
     from hotfire.runtime.endpoint.admission import Capacity
     from hotfire.runtime.storage import Locations
+    from hotfire.runtime.surroundings import Options, Surroundings
 
-    around = service.Surroundings.here()
+    around = Surroundings.here()
     mapped = Locations.parse(maps, around.cwd).maps
-    options = service.Options(
+    options = Options(
         backend=backend,
-        python=service.interpreter(python, around),
+        python=preparation.interpreter(python, around),
         maps=tuple(f"{source}={directory}" for source, directory in mapped.items()),
     )
     settings = endpoint.Settings(
@@ -96,10 +97,10 @@ def serve(
 @click.command(short_help="Variables that point AWS clients at the endpoint.")
 def env() -> None:
     """Print shell commands that point every AWS client of this shell at the running endpoint."""
-    from hotfire.runtime import service
     from hotfire.runtime.endpoint import clients
+    from hotfire.runtime.surroundings import Surroundings
 
-    around = service.Surroundings.here()
+    around = Surroundings.here()
     address = clients.find(around.store.home)
     click.echo(f"unset {' '.join(clients.unset(address))}")
     for name, value in clients.variables(address, around.store.home, around.environ).items():
@@ -115,10 +116,10 @@ def env() -> None:
 def execute(command: tuple[str, ...]) -> None:
     """Run COMMAND with the variables of `hotfire env`, and with an execution role for get_execution_role()."""
     from hotfire.entrypoints.http import execution
-    from hotfire.runtime import service
     from hotfire.runtime.endpoint import clients
+    from hotfire.runtime.surroundings import Surroundings
 
-    around = service.Surroundings.here()
+    around = Surroundings.here()
     home = around.store.home
     address = clients.find(home)
     environ = clients.environment(address, home, around.environ)

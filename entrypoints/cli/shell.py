@@ -14,7 +14,8 @@ def shell(name: str, host: str, command: tuple[str, ...]) -> int:
 
     COMMAND runs instead of the shell, for example: hotfire shell NAME -- ls -R /opt/ml
     """
-    from hotfire.runtime import service
+    from hotfire.runtime import host_shell
+    from hotfire.runtime.surroundings import Surroundings
 
-    around = service.Surroundings.here()
-    return service.shell(name, host, command, around, lambda text: click.echo(text, err=True))
+    around = Surroundings.here()
+    return host_shell.shell(name, host, command, around, lambda text: click.echo(text, err=True))

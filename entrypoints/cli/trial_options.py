@@ -12,7 +12,7 @@ import click
 from hotfire.entrypoints.cli.run import options_of, request_of, run
 
 if TYPE_CHECKING:
-    from hotfire.runtime.service import Options, Surroundings
+    from hotfire.runtime.surroundings import Options, Surroundings
     from hotfire.runtime.trials.trial import Measured, Trial
 
 # Flags of `run` about the job itself; the rest is about how one is watched, stored, priced or rehearsed.

@@ -62,9 +62,10 @@ def tune_batch(ctx: click.Context, /, **flags: Any) -> None:
 
     A trial that runs out of memory does not fit, however it ends; any other failure ends the search.
     """
-    from hotfire.runtime import devices, service
+    from hotfire.runtime import devices
+    from hotfire.runtime.surroundings import Surroundings
 
-    around = service.Surroundings.here()
+    around = Surroundings.here()
     compilers = compilers_of(flags["compilers"])
     raw, options = job_of(ctx, flags, around)
     name = searched(raw)

@@ -19,7 +19,6 @@ from typing import Any
 from hotfire.entrypoints.http.application import Application, Parts, call_moto
 from hotfire.entrypoints.http.moto import Moto, check
 from hotfire.entrypoints.http.server import HOST, serve
-from hotfire.runtime import service
 from hotfire.runtime.endpoint import clients, rules
 from hotfire.runtime.endpoint.admission import Capacity
 from hotfire.runtime.endpoint.log_operations import LogOperations
@@ -27,6 +26,7 @@ from hotfire.runtime.endpoint.metrics import Publisher
 from hotfire.runtime.endpoint.objects import ObjectStore
 from hotfire.runtime.endpoint.operations import Operations
 from hotfire.runtime.errors import PlatformError, ValidationError
+from hotfire.runtime.surroundings import Options, Surroundings
 
 logger = logging.getLogger(__name__)
 LOOK_SECONDS = 0.3
@@ -41,11 +41,11 @@ class Settings:
     persist: Path | None = None
     """Keeps the buckets; None: they are gone with the server."""
     s3_url: str = ""
-    options: service.Options
+    options: Options
     rules: Path | None = None
 
 
-def run(settings: Settings, around: service.Surroundings, say: Callable[[str], None]) -> None:
+def run(settings: Settings, around: Surroundings, say: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Raises:
@@ -85,13 +85,13 @@ def run(settings: Settings, around: service.Surroundings, say: Callable[[str], N
         _until_told()
 
 
-def _operations(settings: Settings, around: service.Surroundings) -> Operations:
+def _operations(settings: Settings, around: Surroundings) -> Operations:
     return Operations(around, rules.load(settings.rules, settings.options), settings.capacity)
 
 
 def _farewell(
     settings: Settings,
-    around: service.Surroundings,
+    around: Surroundings,
     operations: Operations,
     say: Callable[[str], None],
 ) -> None:
@@ -108,7 +108,7 @@ def _farewell(
 
 
 def _assembled(
-    settings: Settings, around: service.Surroundings, operations: Operations, undo: ExitStack
+    settings: Settings, around: Surroundings, operations: Operations, undo: ExitStack
 ) -> Application:
     moto = Moto()
     logs = LogOperations(around, operations.index)
@@ -131,7 +131,7 @@ def _assembled(
     return application
 
 
-def _objects(settings: Settings, around: service.Surroundings, undo: ExitStack) -> ObjectStore:
+def _objects(settings: Settings, around: Surroundings, undo: ExitStack) -> ObjectStore:
     # Not in the system's temporary directory, which is often memory. What a killed server left is taken over.
     root = settings.persist or clients.directory(around.store.home) / "objects"
     try:

@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from hotfire.runtime import service
+from hotfire.runtime import description
 from hotfire.runtime.endpoint.index import Index, Row
 from hotfire.runtime.endpoint.model import Model
 from hotfire.runtime.endpoint.streams import EVENT_OVERHEAD, PAGE_BYTES, LogEvent, Stream
 from hotfire.runtime.errors import HotfireError, ResourceNotFound
+from hotfire.runtime.surroundings import Surroundings
 from hotfire.runtime.traits import RequestInvalid
 
 GROUP = "/aws/sagemaker/TrainingJobs"
@@ -40,7 +41,7 @@ class StreamNotFound(HotfireError):
 class LogOperations:
     """Reads the logs of one store's jobs."""
 
-    def __init__(self, around: service.Surroundings, index: Index) -> None:
+    def __init__(self, around: Surroundings, index: Index) -> None:
         self._store = around.store
         self._index = index
         self._streams: dict[tuple[str, int], dict[str, Stream]] = {}
@@ -92,7 +93,7 @@ class LogOperations:
             known = self._streams.get((row.name, created))
             if known is None:
                 try:
-                    hosts = service.hosts_of(self._store.request(row.name))
+                    hosts = description.hosts_of(self._store.request(row.name))
                 except (ResourceNotFound, FileNotFoundError):
                     return {}
                 job_dir = self._store.open(row.name)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hotfire.runtime import runner, service
+from hotfire.runtime import description, preparation, runner, service
 from hotfire.runtime.endpoint import listing, search, tags, updates, waiting
 from hotfire.runtime.endpoint.admission import Capacity, Ticket
 from hotfire.runtime.endpoint.index import Index, Mark, Row, mark_of
@@ -30,6 +30,7 @@ from hotfire.runtime.errors import (
 from hotfire.runtime.events import Event, Note
 from hotfire.runtime.layout import JobDir
 from hotfire.runtime.store import JobLock
+from hotfire.runtime.surroundings import Surroundings
 
 Answer = dict[str, Any]
 _UPDATES = JobDir(Path()).updates.name
@@ -42,7 +43,7 @@ _TRAVELLING = ("DescribeTrainingJob", "ListTrainingJobs")
 class Operations:
     """The training-job operations of one store. Safe to call from several threads."""
 
-    def __init__(self, around: service.Surroundings, rules: Rules, capacity: Capacity) -> None:
+    def __init__(self, around: Surroundings, rules: Rules, capacity: Capacity) -> None:
         self._around = around
         self._rules = rules
         self._capacity = capacity
@@ -98,7 +99,7 @@ class Operations:
             answer = method(dict(document), region)
         return answer if operation in _TRAVELLING else self.model.answer(operation, answer)
 
-    def _in(self, region: str) -> service.Surroundings:
+    def _in(self, region: str) -> Surroundings:
         return replace(self._around, environ={**self._around.environ, "AWS_REGION": region})
 
     # Create, stop, change
@@ -115,7 +116,11 @@ class Operations:
         request = copy.deepcopy(asked)
         if choice.image:
             request["AlgorithmSpecification"]["TrainingImage"] = choice.image
-        return service.prepare(request, choice.options, self._in(region), observe), choice, lines
+        return (
+            preparation.prepare(request, choice.options, self._in(region), observe),
+            choice,
+            lines,
+        )
 
     def _create(self, asked: Answer, region: str) -> Answer:
         prepared, choice, lines = self._prepare(asked, region)
@@ -220,7 +225,7 @@ class Operations:
         known = self._described.get(key)
         if known and known[:2] == (row.mark, changed):
             return known[2]
-        found = service.describe(row.name, self._in(region), masked=False)
+        found = description.describe(row.name, self._in(region), masked=False)
         found |= updates.read(self._around.store.open(row.name))
         # The SDK's analytics looks at it without asking whether it is there.
         found["AlgorithmSpecification"] = {"MetricDefinitions": []} | found[

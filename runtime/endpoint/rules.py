@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hotfire.runtime import documents, instances, service
+from hotfire.runtime import documents, instances, preparation
 from hotfire.runtime.endpoint import images
 from hotfire.runtime.errors import ValidationError
+from hotfire.runtime.surroundings import Options
 
 FIELDS: Mapping[str, type] = {
     "backend": str,
@@ -34,7 +35,7 @@ _OF_INSTANCES: Mapping[str, type] = {**FIELDS, "memory_gib": int}
 class Choice:
     """What a request becomes here: its options, the image to run if not the one asked for, and lines for its log."""
 
-    options: service.Options
+    options: Options
     image: str = ""
     """Replaces TrainingImage where it is not empty."""
     notes: tuple[str, ...] = ()
@@ -44,7 +45,7 @@ class Choice:
 class Rules:
     """``options``: for every job; ``instances`` and ``images``: shell pattern to fields of :data:`FIELDS`."""
 
-    options: service.Options = field(default_factory=service.Options)
+    options: Options = field(default_factory=Options)
     instances: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     images: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -82,7 +83,7 @@ def _first(patterns: Mapping[str, Mapping[str, Any]], value: str) -> dict[str, A
     return {}
 
 
-def _notes(asked: str, image: str, kind: str, options: service.Options) -> list[str]:
+def _notes(asked: str, image: str, kind: str, options: Options) -> list[str]:
     if not asked:
         return []
     known = images.container(asked)
@@ -93,7 +94,7 @@ def _notes(asked: str, image: str, kind: str, options: service.Options) -> list[
         f"{what} is not pulled: the job runs as a process of this machine with {options.python}"
     ]
     if known:
-        versions = service.versions_of(options.python)
+        versions = preparation.versions_of(options.python)
         python = platform.python_version() if options.python == sys.executable else ""
         told += images.differences(known, versions, python)
         if known.device == "neuron" and not kind.startswith(("ml.trn", "ml.inf")):
@@ -101,7 +102,7 @@ def _notes(asked: str, image: str, kind: str, options: service.Options) -> list[
     return told
 
 
-def load(path: Path | None, options: service.Options) -> Rules:
+def load(path: Path | None, options: Options) -> Rules:
     """The rules of a YAML or JSON file with ``instances`` and ``images``; None: there are none.
 
     Raises:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from hotfire.runtime import runner, service, supervisor
+from hotfire.runtime import handover, runner, service, supervisor
 from hotfire.runtime.control import Control
 from hotfire.runtime.endpoint.admission import Admission, Capacity, Ticket
 from hotfire.runtime.events import ignore
@@ -21,19 +21,20 @@ from hotfire.runtime.layout import JobDir
 from hotfire.runtime.runner import Journal
 from hotfire.runtime.status import SecondaryStatus
 from hotfire.runtime.store import JobLock
+from hotfire.runtime.surroundings import Options, Surroundings
 
 POLL_SECONDS = 0.2
 
 
-def admission(around: service.Surroundings, capacity: Capacity) -> Admission:
+def admission(around: Surroundings, capacity: Capacity) -> Admission:
     """The shares of the store's jobs."""
     return Admission(around.store.home / "slots", capacity)
 
 
 def start(
     prepared: runner.Preparation,
-    options: service.Options,
-    around: service.Surroundings,
+    options: Options,
+    around: Surroundings,
     *,
     capacity: Capacity,
     place: JobLock | Ticket,
@@ -51,7 +52,7 @@ def start(
     if isinstance(place, Ticket):
         limits = (place.memory_gib, capacity.jobs, capacity.memory_gib or 0)
         words = ["ticket", str(held.fileno()), str(place.path), *map(str, limits)]
-    service.detach(job_dir, lock, around, __name__, words, [held.fileno()])
+    handover.detach(job_dir, lock, around, __name__, words, [held.fileno()])
     return job_dir
 
 
@@ -82,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
     name, lock, kind, descriptor, *rest = arguments
     held = JobLock(int(descriptor))
     os.set_inheritable(int(descriptor), False)
-    around = service.Surroundings.here()
+    around = Surroundings.here()
     job_dir = around.store.open(name)
     if kind == "ticket":
         os.set_inheritable(int(lock), False)

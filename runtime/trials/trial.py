@@ -17,11 +17,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from hotfire.runtime import flags, service
+from hotfire.runtime import flags, preparation, service
 from hotfire.runtime.errors import ExitCode, HotfireError
 from hotfire.runtime.events import Observer
 from hotfire.runtime.layout import MlTree
 from hotfire.runtime.status import TrainingJobStatus
+from hotfire.runtime.surroundings import Options, Surroundings
 
 _KILLED = 137
 _LOG_TAIL = 1 << 16
@@ -86,8 +87,8 @@ class Measured:
 
 def run(
     trial: Trial,
-    options: service.Options,
-    around: service.Surroundings,
+    options: Options,
+    around: Surroundings,
     observer: Observer,
     now: datetime,
 ) -> Measured:
@@ -101,7 +102,7 @@ def run(
     name = flags.default_name(trial.label, now)
     with tempfile.TemporaryDirectory(prefix="hotfire-trial-") as outputs:
         request = as_request(trial, name, Path(outputs))
-        prepared = service.prepare(request, options, around, observer)
+        prepared = preparation.prepare(request, options, around, observer)
         record = service.run_prepared(prepared, options, around, observer)
     if record.status is TrainingJobStatus.STOPPED:
         service.delete(name, around)

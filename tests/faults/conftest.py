@@ -68,7 +68,7 @@ if "hotfire.entrypoints" in sys.orig_argv and "run" in sys.orig_argv:
         from hotfire.runtime.sync import Sync
         Sync.__init__.__kwdefaults__["patience"] = float(patience)
     if grace := os.environ.get("FAULT_GRACE"):
-        from hotfire.runtime.service import Options
+        from hotfire.runtime.surroundings import Options
         Options.__init__.__kwdefaults__["grace"] = float(grace)
 """
 

@@ -24,8 +24,9 @@ from typing import Any
 
 import pytest
 
-from hotfire.runtime import service
+from hotfire.runtime import description, service
 from hotfire.runtime.errors import PlatformError, ResourceInUse
+from hotfire.runtime.surroundings import Surroundings
 
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 OK, FAILED, REFUSED, STOPPED, INTERNAL = 0, 1, 2, 3, 70
@@ -321,7 +322,7 @@ def disk_full(rig: Any, phase: str) -> Fault:
         time.sleep(1)
         disk.empty()
     yield
-    rig.broken = service.describe("job", around(rig))["TrainingJobStatus"]
+    rig.broken = description.describe("job", around(rig))["TrainingJobStatus"]
     disk.empty()
 
 
@@ -342,7 +343,7 @@ def disk_read_only(rig: Any, phase: str) -> Fault:
         time.sleep(1)
         disk.writable()
     yield
-    rig.broken = service.describe("job", around(rig))["TrainingJobStatus"]
+    rig.broken = description.describe("job", around(rig))["TrainingJobStatus"]
     if where == "home":
         veil.close()
     else:
@@ -403,7 +404,7 @@ def clock(seconds: float) -> Callable[[Any, str], Fault]:
         aside.rename(file)
         let_go(rig)
         yield
-        described = service.describe("job", around(rig))
+        described = description.describe("job", around(rig))
         assert described["TrainingTimeInSeconds"] <= time.monotonic() - began + 1
 
     return jump
@@ -484,7 +485,7 @@ def container_disk_full(rig: Any, phase: str) -> Fault:
     disk.fill()
     aside.rename(rig.go)
     yield
-    rig.broken = service.describe("job", around(rig))["TrainingJobStatus"]
+    rig.broken = description.describe("job", around(rig))["TrainingJobStatus"]
     disk.empty()
 
 
@@ -492,7 +493,7 @@ def record_corrupt(rig: Any, phase: str) -> Fault:
     yield
     (rig.dir / "record.json").write_text('{"name": "job", "visits": [{"Sta')
     with pytest.raises(PlatformError, match="record of job job cannot be read"):
-        service.describe("job", around(rig))
+        description.describe("job", around(rig))
     let_go(rig)
     yield
 
@@ -549,8 +550,8 @@ FAULTS: dict[str, Callable[[Any, str], Fault]] = {
 # --- what is found afterwards
 
 
-def around(rig: Any) -> service.Surroundings:
-    return service.Surroundings.here(rig.env)
+def around(rig: Any) -> Surroundings:
+    return Surroundings.here(rig.env)
 
 
 def model_of(rig: Any) -> str:
@@ -618,7 +619,7 @@ def test_cell(rig: Any, cell: Cell, request: pytest.FixtureRequest) -> None:
     told = rig.stderr()
     assert code == cell.code, told + rig.stdout()
     assert "Traceback" not in told
-    described = service.describe("job", around(rig))
+    described = description.describe("job", around(rig))
     assert described["TrainingJobStatus"] == cell.status, told
     reason = described.get("FailureReason", "")
     assert re.match(cell.reason, reason, re.DOTALL) if cell.reason else not reason, reason

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from hotfire.runtime import service
 from hotfire.runtime.endpoint import images, rules, search
 from hotfire.runtime.endpoint.admission import Admission, Capacity
 from hotfire.runtime.endpoint.paging import page
 from hotfire.runtime.errors import ValidationError
+from hotfire.runtime.surroundings import Options
 from hotfire.runtime.traits import Walk
 
 ECR = "763104351884.dkr.ecr.us-west-2.amazonaws.com"
@@ -169,7 +169,7 @@ def test_rules_add_up_and_the_first_fitting_one_wins(tmp_path: Path) -> None:
         "images:\n"
         "  '*/pytorch-training*': {image: 'mine:1'}\n"
     )
-    found = rules.load(path, service.Options(python="/usr/bin/python3"))
+    found = rules.load(path, Options(python="/usr/bin/python3"))
 
     def choose(kind: str, image: str) -> rules.Choice:
         return found.choose(
@@ -204,7 +204,7 @@ def test_rules_that_say_something_unknown(tmp_path: Path, text: str) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(text)
     with pytest.raises(ValidationError):
-        rules.load(path, service.Options())
+        rules.load(path, Options())
 
 
 def test_slots_go_to_those_who_wait_in_order(tmp_path: Path) -> None:
@@ -245,9 +245,9 @@ def test_memory_is_shared_out_where_it_is_counted(tmp_path: Path) -> None:
 def test_memory_of_instance_types(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text("instances:\n  ml.m5.*: {memory_gib: 8}\n")
-    found = rules.load(path, service.Options())
+    found = rules.load(path, Options())
     assert found.memory_gib("ml.m5.large") == 8
     assert found.memory_gib("ml.g5.2xlarge") == 32
     assert found.memory_gib("ml.c5.large") is None
     asked = {"ResourceConfig": {"InstanceType": "ml.m5.large"}}
-    assert found.choose(asked).options == service.Options()
+    assert found.choose(asked).options == Options()
