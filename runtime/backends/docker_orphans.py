@@ -101,7 +101,11 @@ def sweep(job: Path, environ: Mapping[str, str], observer: Observer = ignore) ->
     ``job`` is its directory, which was found without a supervisor.
     """
     try:
-        found = [one for one in find(environ) if one.sure and one.directory.is_relative_to(job.absolute())]
+        found = [
+            one
+            for one in find(environ)
+            if one.sure and one.directory.is_relative_to(job.absolute())
+        ]
         remove(found, environ, observer)
     except (ValidationError, PlatformError):
         return []

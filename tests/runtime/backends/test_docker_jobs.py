@@ -132,8 +132,9 @@ def test_arguments_alone_go_to_the_image_s_own_entry_point(desk: Desk, docker_ba
 
 _LISTED = """
 import sys
-from hotfire.runtime import service
-for job in service.list_jobs(service.Surroundings.here()):
+from hotfire.runtime import description, service
+from hotfire.runtime.surroundings import Surroundings
+for job in description.list_jobs(Surroundings.here()):
     print(job["TrainingJobName"], job["TrainingJobStatus"], "docker" in sys.modules)
 """
 
