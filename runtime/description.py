@@ -119,8 +119,9 @@ def list_jobs(around: Surroundings) -> list[dict[str, Any]]:
 
 def disk_bytes(record: JobRecord, around: Surroundings) -> int:
     """What a job holds on this disk; of one that has ended, as it was then."""
-    if record.status.terminal and (known := record.receipt.get("disk_bytes")):
-        return int(known)
+    known = record.receipt.get("disk_bytes") if record.status.terminal else None
+    if isinstance(known, int):
+        return known
     return tree_bytes(around.store.open(record.name).root)
 
 
