@@ -16,7 +16,9 @@ LISTENS = "from multiprocessing.connection import Listener; Listener(family='AF_
 
 
 def listen(environment: dict[str, str]) -> bool:
-    done = subprocess.run([sys.executable, "-c", LISTENS], env=environment, capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", LISTENS], env=environment, capture_output=True, check=False
+    )
     return done.returncode == 0
 
 
