@@ -19,14 +19,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from hotfire.runtime.backends.copying import remove_tree
 from hotfire.runtime.backends.isolation import STALE_MARK
 from hotfire.runtime.errors import PlatformError, ResourceInUse, ResourceNotFound, ValidationError
 from hotfire.runtime.layout import JobDir
-from hotfire.runtime.spec import TrainingJob
 from hotfire.runtime.status import NEXT, JobRecord, SecondaryStatus, utc_now
+
+if TYPE_CHECKING:
+    from hotfire.runtime.spec import TrainingJob
 
 RESERVE = "reserve"
 """A file of a live job's directory whose space the record may have when the disk is full."""
