@@ -26,8 +26,6 @@ _C: Any = torch._C
 # Smaller tensors go in flat copies: a collective per tensor would cost more than the copy.
 LARGE_BYTES = 256 << 10
 _TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-# A tensor that alone holds its storage: itself and the Python object that asks.
-_SOLE_OWNER = 2
 
 
 def candidates(tensors: Sequence[torch.Tensor]) -> set[int]:
@@ -54,10 +52,9 @@ class Buffer:
         carrier = CARRIERS.get(tensor.dtype, tensor.dtype)
         if carrier == tensor.dtype and not _is_view(tensor):
             tensor.mul_(scale)
-        elif carrier == tensor.dtype and _owns_storage(tensor):
-            # A gradient that autograd made by transposing: a view, whose base nobody has.
-            tensor.data = tensor * scale
         else:
+            # A view, as many gradients are (autograd made them by transposing) and with them the
+            # `grad.data` that xm.optimizer_step passes: only `copy_` reaches whoever shares its base.
             self._product = tensor.to(carrier) * scale
 
     def memory(self) -> torch.Tensor:
@@ -76,7 +73,3 @@ class Buffer:
 
 def _is_view(tensor: torch.Tensor) -> bool:
     return bool(_C._functionalization.get_view_meta_sequence(tensor))
-
-
-def _owns_storage(tensor: torch.Tensor) -> bool:
-    return bool(_C._storage_Use_Count(tensor.untyped_storage()._cdata) == _SOLE_OWNER)

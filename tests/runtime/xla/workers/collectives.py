@@ -138,6 +138,16 @@ def in_place(check: Checks) -> None:
     check.equal("the same gradient object", kept is weight.grad, True)
     weight.grad.mul_(3.0)
     check.equal("gradient, clipped afterwards", kept, mean * 3.0)
+    # Both gradients are views, and the list has aliases of them (`grad.data`).
+    table = torch.nn.Parameter(torch.zeros(800, 100, device=DEVICE))
+    weight.grad = None
+    torch.nn.functional.linear(rows.to(DEVICE), weight).sum().backward()
+    torch.nn.functional.embedding(torch.tensor([RANK]).to(DEVICE), table).sum().backward()
+    xm.reduce_gradients(torch.optim.SGD([weight, table], lr=1.0))
+    check.equal("gradient of a matrix, by the optimizer", weight.grad, mean.contiguous())
+    touched = torch.zeros(800, 100)
+    touched[:SIZE] = 1 / SIZE
+    check.equal("gradient of a table, by the optimizer", table.grad, touched)
     ones, others = torch.ones(LARGE, device=DEVICE), torch.ones(LARGE, device=DEVICE)
     xm.all_reduce("sum", [ones])
     check.equal("equal constant is another buffer", others, torch.ones(LARGE))

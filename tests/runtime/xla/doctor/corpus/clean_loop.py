@@ -10,9 +10,9 @@ from hotfire.runtime.xla.loop import Loop, LoopConfig
 class Tiny(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.embedding = torch.nn.Embedding(50, 16)
+        self.embedding = torch.nn.Embedding(8000, 128)
         self.dropout = torch.nn.Dropout(0.1)
-        self.head = torch.nn.Linear(16, 2)
+        self.head = torch.nn.Linear(128, 2)
 
     def forward(self, input_ids):
         return self.head(self.dropout(self.embedding(input_ids)).mean(dim=1))
