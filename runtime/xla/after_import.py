@@ -8,20 +8,30 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 
-def after_import(name: str, work: Callable[[], None]) -> None:
-    """Call `work` when the import of module `name` has succeeded; at once if it is imported."""
+def _nothing() -> None:
+    pass
+
+
+def after_import(
+    name: str, work: Callable[[], None], before: Callable[[], None] = _nothing
+) -> None:
+    """Call `work` when the import of module `name` has succeeded; at once if it is imported.
+
+    `before` is called when that import begins.
+    """
     if name in sys.modules:
         work()
     else:
-        sys.meta_path.insert(0, _Finder(name, work))
+        sys.meta_path.insert(0, _Finder(name, work, before))
 
 
 class _Finder:
     """Lets the other finders find the module, and adds the work to the end of its execution."""
 
-    def __init__(self, name: str, work: Callable[[], None]) -> None:
+    def __init__(self, name: str, work: Callable[[], None], before: Callable[[], None]) -> None:
         self._name = name
         self._work = work
+        self._before = before
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -36,6 +46,7 @@ class _Finder:
         execute = spec.loader.exec_module
 
         def execute_then_work(module: ModuleType) -> None:
+            self._before()
             execute(module)
             self._work()
 

@@ -25,12 +25,14 @@ and at the end of the script
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
-from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
+from importlib.machinery import PathFinder
+
+from hotfire.runtime.xla.after_import import after_import
 
 VARIABLE = "HOTFIRE_SHIMS"
 # What is imported -> the shims that then go in: name -> module with `install() -> str | None`.
@@ -95,39 +97,14 @@ def watch_imports() -> None:
     """Have the shims installed when something imports their modules; at once if it has."""
     selected(os.environ)
     for name in AFTER_IMPORT:
-        if name in sys.modules:
-            _after_import(name)
-    sys.meta_path.insert(0, _Finder())
+        before = [prepare_environment] if name == "torch_xla" else []
+        after_import(name, functools.partial(_after_import, name), *before)
 
 
 def _after_import(name: str) -> None:
     """transformers is corrected only where it uses torch_xla, which it then has imported."""
     if "torch_xla" in sys.modules:
         install(os.environ, name)
-
-
-class _Finder:
-    """Finds the watched modules as Python would, and adds our work to the end of their execution."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname not in AFTER_IMPORT:
-            return None
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is None or spec.loader is None:
-            return None
-        execute = spec.loader.exec_module
-
-        def execute_then_install(module: ModuleType) -> None:
-            if fullname == "torch_xla":
-                prepare_environment()
-            execute(module)
-            _after_import(fullname)
-
-        # On the instance: everything else a loader can do (resources, source) stays as it is.
-        vars(spec.loader)["exec_module"] = execute_then_install
-        return spec
 
 
 def prepare_environment() -> None:
