@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         error.show()
         code = ExitCode.REFUSED
     except (click.Abort, KeyboardInterrupt):
-        complain("interrupted; no host was started.", "hotfire ps shows whether a job was created.")
+        complain("interrupted.", "hotfire ps shows which jobs exist, and how they ended.")
         code = ExitCode.STOPPED
     except BrokenPipeError:
         # The reader of our output has gone (`hotfire ps | head`): not worth a word.
