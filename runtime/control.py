@@ -12,7 +12,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -131,6 +130,8 @@ class Control:
         Raises:
             StopAsked: asked for twice: nobody wants to wait. The thread may go on with a request that is not answered.
         """
+        from concurrent.futures import Future
+
         answer: queue.SimpleQueue[Future[_T]] = queue.SimpleQueue()
 
         def carry_out() -> None:

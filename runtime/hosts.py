@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
@@ -48,6 +47,9 @@ def _all(work: Callable[[_T], object], items: Sequence[_T], *, side_by_side: boo
     """Every item is worked on whatever becomes of the others; the error of the first that failed is raised then."""
     with ExitStack() as stack:
         if side_by_side and len(items) > 1:
+            # One host needs none, and a job's start is short.
+            from concurrent.futures import ThreadPoolExecutor
+
             pool = stack.enter_context(ThreadPoolExecutor(min(len(items), _AT_ONCE)))
             for end in [pool.submit(work, one).result for one in items]:
                 stack.callback(end)

@@ -169,7 +169,6 @@ def run(ctx: click.Context, /, **flags: Any) -> int:
     """
     from dataclasses import replace
 
-    from hotfire.runtime import dry_run
     from hotfire.runtime.surroundings import Surroundings
 
     around = Surroundings.here()
@@ -179,6 +178,8 @@ def run(ctx: click.Context, /, **flags: Any) -> int:
     raw = request_of(flags, given, around)
     options = options_of(flags, around)
     if flags["dry_run"]:
+        from hotfire.runtime import dry_run
+
         lines = flags["form"] == "docker-run"
         dry = dry_run.dry_run(raw, options, around, elsewhere=lines)
         if lines:
