@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -130,28 +129,24 @@ class Control:
         Raises:
             StopAsked: asked for twice: nobody wants to wait. The thread may go on with a request that is not answered.
         """
-        from concurrent.futures import Future
+        from concurrent.futures import wait
 
-        answer: queue.SimpleQueue[Future[_T]] = queue.SimpleQueue()
+        from hotfire.runtime.daemon_pool import DaemonPool
 
-        def carry_out() -> None:
-            done: Future[_T] = Future()
-            try:
-                done.set_result(work())
-            except BaseException as error:  # noqa: BLE001
-                done.set_exception(error)
-            answer.put(done)
-
-        threading.Thread(target=carry_out, name="hotfire-upload", daemon=True).start()
         before, warned = self.asks, False
-        while True:
-            with contextlib.suppress(queue.Empty):
-                return answer.get(timeout=0.1).result()
-            if self.asks > before and not warned:
-                warned = True
-                warn()
-            if self.asks > before + 1:
-                raise StopAsked
+        pool = DaemonPool(1, "hotfire-upload")
+        try:
+            answer = pool.submit(work)
+            # Not `result(timeout)`: the work's own TimeoutError would look like its wait's.
+            while not wait([answer], timeout=0.1).done:
+                if self.asks > before and not warned:
+                    warned = True
+                    warn()
+                if self.asks > before + 1:
+                    raise StopAsked
+            return answer.result()
+        finally:
+            pool.close()
 
     def look(self, chunk: LogChunk) -> None:
         """See whether the text of the trigger has been printed; lines may be cut anywhere."""
