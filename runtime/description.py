@@ -11,6 +11,7 @@ from typing import Any
 from hotfire.runtime import masking
 from hotfire.runtime.errors import PlatformError, ResourceNotFound
 from hotfire.runtime.layout import HostDir
+from hotfire.runtime.observe import log_pieces
 from hotfire.runtime.observe.logs import LogPump
 from hotfire.runtime.observe.samples import Usage, read_samples, summary_of, tree_bytes
 from hotfire.runtime.status import JobRecord, SecondaryStatus
@@ -208,14 +209,7 @@ def read_logs(
 def samples_per_second(name: str, around: Surroundings) -> str:
     """The last training speed that the first host printed, or nothing."""
     _, dirs = host_dirs(name, around, host=None, attempt=None)
-    path = next(iter(dirs.values())).log
-    try:
-        with path.open("rb") as source:
-            source.seek(max(0, path.stat().st_size - (1 << 18)))
-            tail = source.read()
-    except OSError:
-        return ""
-    found = _SPEED.findall(tail)
+    found = _SPEED.findall(log_pieces.tail(next(iter(dirs.values())).log, 1 << 18))
     return found[-1].decode() if found else ""
 
 

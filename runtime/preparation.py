@@ -22,7 +22,7 @@ from hotfire.runtime import (
     runner,
 )
 from hotfire.runtime.backend import Backend
-from hotfire.runtime.data_settings import DataSettings
+from hotfire.runtime.data_settings import DataSettings, parse_size
 from hotfire.runtime.errors import (
     UnsupportedError,
     ValidationError,
@@ -31,6 +31,7 @@ from hotfire.runtime.events import Note, Observer, ignore
 from hotfire.runtime.handover import package_view
 from hotfire.runtime.layout import JobDir
 from hotfire.runtime.observe import patterns
+from hotfire.runtime.observe.log_pieces import PIECE_BYTES
 from hotfire.runtime.refusals import check_without_image
 from hotfire.runtime.rehearse import Rehearsal
 from hotfire.runtime.spec import TrainingJob
@@ -126,6 +127,12 @@ def data_settings(
     )
 
 
+def log_piece(around: Surroundings) -> int:
+    """Bytes of a piece of a log: HOTFIRE_LOG_PIECE."""
+    text = around.environ.get("HOTFIRE_LOG_PIECE")
+    return parse_size(text, "HOTFIRE_LOG_PIECE") if text else PIECE_BYTES
+
+
 def prepare(
     raw: Mapping[str, Any],
     options: Options,
@@ -201,6 +208,7 @@ def prepare(
         network=options.network,
         spot_discount=options.spot_discount if job.enable_managed_spot_training else 0.0,
         regex=engine,
+        log_piece=log_piece(around),
         rehearsal=Rehearsal(options.rehearse) if options.rehearse else None,
         passed=passed,
     )

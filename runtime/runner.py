@@ -27,6 +27,7 @@ from hotfire.runtime.errors import DataError
 from hotfire.runtime.events import Event, LogChunk, Note, Observer, Transition
 from hotfire.runtime.hosts import started
 from hotfire.runtime.layout import HostDir, JobDir
+from hotfire.runtime.observe.log_pieces import PIECE_BYTES, Rotation
 from hotfire.runtime.observe.log_times import TimeNotes
 from hotfire.runtime.observe.logs import LogPump
 from hotfire.runtime.observe.nvml import Nvml
@@ -55,6 +56,8 @@ class Preparation:
     """Share of the price that managed spot training saves; 0 on demand."""
     regex: Engine = Engine.RE2
     """What searches the log for metrics."""
+    log_piece: int = PIECE_BYTES
+    """Bytes of a host's log that are closed as a piece of their own."""
     rehearsal: Rehearsal | None = None
     """The trouble of the service that the job is to meet."""
     passed: Mapping[str, str] = field(default_factory=dict)
@@ -185,9 +188,18 @@ def _run_hosts(
         )
         times = {host: TimeNotes(dirs[host].log_times) for host in hosts}
         logs = {host: dirs[host].log for host in hosts}
+        rotations = {
+            host: Rotation(dirs[host].log, dirs[host].scratch, journal, prepared.log_piece)
+            for host in hosts
+        }
         with (
             sampler(prepared, dirs, session.places, containers) as used,
-            LogPump(logs, journal, seen=lambda host, offset: times[host].seen(offset)),
+            LogPump(
+                logs,
+                journal,
+                seen=lambda host, offset: times[host].seen(offset),
+                rotations=rotations,
+            ),
         ):
             exits = watch.until_ended(containers)
         if watch.abrupt:

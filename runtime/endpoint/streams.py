@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hotfire.runtime.layout import JobDir
+from hotfire.runtime.observe import log_pieces
 
 EVENT_BYTES = 256 * 1024 - 26
 """Longest message of an event; longer lines become several (contract 6.1)."""
@@ -37,7 +38,7 @@ class LogEvent:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of the files that are read as one; only the last one still grows. ``begin`` is its offset in the whole."""
+    """One of the logs that are read as one; only the last one still grows. ``begin`` is its offset in the whole."""
 
     path: Path
     begin: int
@@ -48,18 +49,17 @@ class Part:
         begin, end = max(begin, self.begin), min(end, self.end)
         if begin >= end:
             return b""
-        with self.path.open("rb") as source:
-            source.seek(begin - self.begin)
-            return source.read(end - begin)
+        return log_pieces.read(self.path, begin - self.begin, end - self.begin)
 
 
 def joined(paths: Sequence[Path]) -> tuple[Part, ...]:
-    """The files that exist, one behind the other."""
+    """The logs that exist, one behind the other."""
     found: list[Part] = []
     for path in paths:
         begin = found[-1].end if found else 0
         try:
-            found.append(Part(path, begin, begin + path.stat().st_size))
+            size, _ = log_pieces.extent(path)
+            found.append(Part(path, begin, begin + size))
         except FileNotFoundError:
             continue
     return tuple(found)
@@ -104,7 +104,7 @@ class Stream:
         if self.times:
             return max(time.time_ns() // 1_000_000, self.times[-1])
         # What was there before anybody looked was written no later than its file was.
-        last = max(part.path.stat().st_mtime_ns for part in parts) // 1_000_000
+        last = max(log_pieces.extent(part.path)[1] for part in parts) // 1_000_000
         return max(last, self.created)
 
     def _recall(self) -> None:

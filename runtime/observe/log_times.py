@@ -17,6 +17,7 @@ from typing import Self, TextIO
 
 from hotfire.runtime.events import Event, LogChunk
 from hotfire.runtime.layout import HostDir
+from hotfire.runtime.observe import log_pieces
 from hotfire.runtime.observe.metrics import LINE_CAP, escape
 
 NOTE_SECONDS = 0.1
@@ -58,7 +59,7 @@ class _Host:
     def of(cls, directory: HostDir) -> Self:
         try:
             text = directory.log_times.read_text(encoding="ascii")
-            there = directory.log.stat().st_size
+            there, _ = log_pieces.extent(directory.log)
         except FileNotFoundError:
             return cls([], [], 0)
         notes = [line.split() for line in text.splitlines(keepends=True) if line.endswith("\n")]

@@ -6,7 +6,6 @@ those files and hands chunks of bytes to an observer, to the last byte.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +13,8 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from hotfire.runtime.events import LogChunk, Observer
+from hotfire.runtime.observe import log_pieces
+from hotfire.runtime.observe.log_pieces import Rotation
 
 CHUNK = 1 << 20
 IDLE_SECONDS = 0.02
@@ -22,8 +23,9 @@ IDLE_SECONDS = 0.02
 class LogPump:
     """Follows the log file of every host in one thread; leaving the ``with`` reads what is left.
 
-    Leave it only after the hosts have ended: then nothing can be lost. ``seen`` is told the host and the offset of new
-    bytes before the observer gets them.
+    Leave it only after the hosts have ended: then nothing can be lost, and a last line that never got its newline gets
+    it, so that it does not run into what is observed next. ``seen`` is told the host and the offset of new bytes before
+    the observer gets them; ``rotations``, by host, get what was read out of the way.
     """
 
     def __init__(
@@ -31,10 +33,13 @@ class LogPump:
         logs: Mapping[str, Path],
         observer: Observer,
         seen: Callable[[str, int], None] | None = None,
+        rotations: Mapping[str, Rotation] | None = None,
     ) -> None:
         self._observer = observer
         self._seen = seen
+        self._rotations = rotations or {}
         self._offsets = dict.fromkeys(logs, 0)
+        self._whole = dict.fromkeys(logs, True)
         self._logs = dict(logs)
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="hotfire-logs", daemon=True)
@@ -53,6 +58,11 @@ class LogPump:
         self._thread.join()
         while self._read_all():
             pass
+        for host, offset in self._offsets.items():
+            if not self._whole[host]:
+                self._observer(LogChunk(host=host, data=b"\n"))
+            if host in self._rotations:
+                self._rotations[host].finish(offset)
 
     def _follow(self) -> None:
         while not self._done.is_set():
@@ -63,19 +73,16 @@ class LogPump:
         return sum(self._read(host, path) for host, path in self._logs.items())
 
     def _read(self, host: str, path: Path) -> int:
-        try:
-            descriptor = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            return 0
-        try:
-            data = os.pread(descriptor, CHUNK, self._offsets[host])
-        finally:
-            os.close(descriptor)
+        offset = self._offsets[host]
+        data = log_pieces.read(path, offset, offset + CHUNK)
         if data:
             if self._seen is not None:
-                self._seen(host, self._offsets[host])
+                self._seen(host, offset)
             self._offsets[host] += len(data)
+            self._whole[host] = data.endswith(b"\n")
             self._observer(LogChunk(host=host, data=data))
+            if host in self._rotations:
+                self._rotations[host].read_to(self._offsets[host])
         return len(data)
 
 

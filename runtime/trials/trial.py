@@ -21,6 +21,7 @@ from hotfire.runtime import flags, preparation, service
 from hotfire.runtime.errors import ExitCode, HotfireError
 from hotfire.runtime.events import Observer
 from hotfire.runtime.layout import MlTree
+from hotfire.runtime.observe import log_pieces
 from hotfire.runtime.status import TrainingJobStatus
 from hotfire.runtime.surroundings import Options, Surroundings
 
@@ -110,7 +111,9 @@ def run(
     job_dir = around.store.open(name)
     hosts = [job_dir.host(1, host) for host in prepared.job.resource_config.hosts]
     records = [one for host in hosts for one in _records(host.ml)]
-    tails = "\n".join(_tail(host.log) for host in hosts)
+    tails = "\n".join(
+        log_pieces.tail(host.log, _LOG_TAIL).decode("utf-8", "replace") for host in hosts
+    )
     codes = set(record.receipt.get("exit_codes", {}).values())
     verdict = judge(trial, records, codes, record.failure_reason + tails)
     if verdict is None:
@@ -170,15 +173,6 @@ def _records(tree: MlTree) -> list[dict[str, Any]]:
         with contextlib.suppress(ValueError):
             found.append(json.loads(path.read_text(encoding="utf-8")))
     return found
-
-
-def _tail(log: Path) -> str:
-    try:
-        with log.open("rb") as source:
-            source.seek(max(0, log.stat().st_size - _LOG_TAIL))
-            return source.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 def _summary(trial: Trial, verdict: Verdict, records: list[dict[str, Any]]) -> Measured:

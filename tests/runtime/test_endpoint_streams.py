@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotfire.runtime.endpoint.streams import EVENT_BYTES, Log, Stream, joined, message_of
+from hotfire.runtime.events import ignore
 from hotfire.runtime.layout import JobDir
+from hotfire.runtime.observe.log_pieces import Rotation
 
 CREATED = 1_700_000_000_000
 
@@ -79,6 +81,26 @@ def test_times_are_kept_by_another_reader(job: JobDir, monkeypatch: pytest.Monke
         text for text, time in last if time >= times[2]
     ]
     assert log.offset_at(times[-1] + 1, 0) == log.end
+
+
+def test_a_log_in_pieces_has_the_same_events(job: JobDir) -> None:
+    whole = b"".join(b"line %d\n" % number for number in range(3_000))
+    write(job, b"first attempt\n")
+    write(job, whole, attempt=2)
+    stream = Stream(job, "algo-1", CREATED)
+    log = stream.look(ended=False)
+    before = list(log.forward(0, log.end))
+    host = job.host(2, "algo-1")
+    host.scratch.mkdir()
+    rotation = Rotation(host.log, host.scratch, ignore, 5_000)
+    for end in (rotation.read_to, rotation.finish):
+        end(len(whole))
+        for again in (stream, Stream(job, "algo-1", CREATED)):
+            log = again.look(ended=True)
+            assert list(log.forward(0, log.end)) == before
+            middle = before[1_500]
+            assert next(log.forward(middle.begin, log.end)) == middle
+    assert not host.log.exists()
 
 
 def test_long_lines_are_cut(job: JobDir) -> None:

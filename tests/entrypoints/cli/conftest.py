@@ -121,3 +121,24 @@ def traces() -> Callable[[Path], list[str]]:
         return found + ["mount"] * (escaped in mounts)
 
     return find
+
+
+@pytest.fixture
+def supervisors(hotfire: Hotfire) -> Callable[[], list[int]]:
+    """Process ids of the supervisors of the test's detached jobs."""
+
+    def find() -> list[int]:
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdecimal():
+                continue
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                environ = (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if b"hotfire.runtime.supervisor" in words and os.fsencode(hotfire.home) in environ:
+                found.append(int(entry.name))
+        return found
+
+    return find

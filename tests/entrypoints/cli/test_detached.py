@@ -14,22 +14,6 @@ OK, FAILED, REFUSED, STOPPED = 0, 1, 2, 3
 Eventually = Callable[[Callable[[], object]], None]
 
 
-def supervisors(home: Path) -> list[int]:
-    """Process ids of the supervisors of jobs below ``home``."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal():
-            continue
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            environ = (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        if b"hotfire.runtime.supervisor" in words and os.fsencode(home) in environ:
-            found.append(int(entry.name))
-    return found
-
-
 def test_a_detached_job_is_followed_and_stopped_from_elsewhere(
     hotfire: Any, eventually: Eventually, traces: Callable[[Path], list[str]]
 ) -> None:
@@ -64,12 +48,15 @@ def test_fifty_at_once_all_end_truthfully(
 
 
 def test_a_killed_supervisor_leaves_the_truth(
-    hotfire: Any, eventually: Eventually, traces: Callable[[Path], list[str]]
+    hotfire: Any,
+    eventually: Eventually,
+    traces: Callable[[Path], list[str]],
+    supervisors: Callable[[], list[int]],
 ) -> None:
     hotfire.script("import time\nprint('training', flush=True)\ntime.sleep(100)\n")
     assert hotfire("run", "train.py", "--name", "gone", "--detach").returncode == OK
     eventually(lambda: "training" in hotfire("logs", "gone").stdout)
-    (supervisor,) = supervisors(hotfire.home)
+    (supervisor,) = supervisors()
     os.kill(supervisor, signal.SIGKILL)
     waited = hotfire("wait", "gone")
     assert waited.returncode == FAILED
@@ -78,7 +65,10 @@ def test_a_killed_supervisor_leaves_the_truth(
 
 
 def test_a_job_with_a_retry_strategy_outlives_its_supervisor(
-    hotfire: Any, eventually: Eventually, traces: Callable[[Path], list[str]]
+    hotfire: Any,
+    eventually: Eventually,
+    traces: Callable[[Path], list[str]],
+    supervisors: Callable[[], list[int]],
 ) -> None:
     """The second attempt, of another supervisor, finds the checkpoint of the first and ends."""
     hotfire.script(
@@ -103,7 +93,7 @@ def test_a_job_with_a_retry_strategy_outlives_its_supervisor(
     created = hotfire("run", "job.json", "--source-dir", ".", "--detach")
     assert created.returncode == OK, created.stderr
     eventually((hotfire.cwd / "kept" / "mark").exists)
-    (supervisor,) = supervisors(hotfire.home)
+    (supervisor,) = supervisors()
     os.kill(supervisor, signal.SIGKILL)
     assert hotfire("wait", "again").returncode == OK
     visited = [one["Status"] for one in hotfire.describe("again")["SecondaryStatusTransitions"]]

@@ -1,0 +1,122 @@
+"""``hotfire logs`` over logs in pieces: while they grow, afterwards, of several hosts, and after a killed supervisor."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+OK = 0
+SMALL = {"HOTFIRE_LOG_PIECE": "20kB"}
+
+Eventually = Callable[[Callable[[], object]], None]
+
+
+def pieces(directory: Path) -> list[Path]:
+    return sorted(directory.glob("log.*.gz"))
+
+
+def numbers(text: str) -> list[int]:
+    """Of the lines ``line N`` in a log, whatever else there is."""
+    found = (line.rpartition("| ")[2] for line in text.splitlines())
+    return [int(line.removeprefix("line ")) for line in found if line.startswith("line ")]
+
+
+def test_two_hosts_are_followed_from_piece_to_piece(hotfire: Any, eventually: Eventually) -> None:
+    hotfire.script(
+        "import os, time\n"
+        "print('up', flush=True)\n"
+        "while not os.path.exists(os.environ['GO']): time.sleep(0.02)\n"
+        "for part in range(40):\n"
+        "    for i in range(250): print('line', 250 * part + i)\n"
+        "    time.sleep(0.02)\n"
+        "print('tab\\t = 7')\n"
+    )
+    hotfire.env |= SMALL
+    go = hotfire.cwd / "go"
+    words = ("run", "train.py", "--name", "long", "--instance-count", "2", "--env", f"GO={go}")
+    metric = ("--metric", "line=line ([0-9]+)", "--metric", "tab=tab#011 = ([0-9]+)")
+    assert hotfire(*words, *metric, "--detach").returncode == OK
+    eventually(lambda: hotfire("logs", "long").stdout.count("up\n") == 2)
+    followers = [hotfire.start("logs", "-f", "long", *more) for more in ((), (), ("--json",))]
+    go.touch()
+    plain, other, documents = (one.communicate(timeout=240)[0] for one in followers)
+    assert hotfire("wait", "long").returncode == OK
+
+    whole = hotfire("logs", "long").stdout
+    assert sorted(plain.splitlines()) == sorted(other.splitlines()) == sorted(whole.splitlines())
+    for host in ("algo-1", "algo-2"):
+        directory = hotfire.home / "jobs" / "long" / "attempts" / "1" / host
+        assert not (directory / "log").exists() and len(pieces(directory)) >= 4
+        assert numbers(hotfire("logs", "long", "--host", host).stdout) == list(range(10_000))
+        for text in (plain, other, whole):
+            lines = [line for line in text.splitlines() if line.startswith(host)]
+            assert numbers("\n".join(lines)) == list(range(10_000))
+    told = [json.loads(line) for line in documents.splitlines()]
+    assert len(told) == len(whole.splitlines())
+    assert {one["message"] for one in told} >= {"up", "line 0", "line 9999", "tab#011 = 7"}
+    later = [json.loads(line) for line in hotfire("logs", "long", "--json").stdout.splitlines()]
+    assert len(later) == len(told)
+    for host in ("algo-1", "algo-2"):
+        times = [one["timestamp"] for one in later if one["host"] == host]
+        assert times == sorted(times)
+    found = json.loads(hotfire("metrics", "long", "--json").stdout)["Statistics"]
+    assert [(one["name"], one["matches"]) for one in found] == [("line", 20_000), ("tab", 2)]
+
+
+def test_a_supervisor_killed_among_pieces_loses_and_doubles_no_line(
+    hotfire: Any, eventually: Eventually, supervisors: Callable[[], list[int]]
+) -> None:
+    """Two attempts, the first of them without an end; a reader that goes away; and nothing left after the deletion."""
+    hotfire.script(
+        "import itertools, os, time\n"
+        "mark = '/opt/ml/checkpoints/mark'\n"
+        "first = not os.path.exists(mark)\n"
+        "open(mark, 'w').close()\n"
+        "for part in itertools.count() if first else range(20):\n"
+        "    for i in range(250): print('line', 250 * part + i)\n"
+        "    time.sleep(0.005)\n"
+    )
+    document = {
+        "TrainingJobName": "cut",
+        "RoleArn": "arn:aws:iam::123456789012:role/r",
+        "AlgorithmSpecification": {"TrainingImage": "hotfire", "TrainingInputMode": "File"},
+        "HyperParameters": {"sagemaker_program": "train.py"},
+        "OutputDataConfig": {"S3OutputPath": f"file://{hotfire.cwd}/out"},
+        "CheckpointConfig": {"S3Uri": f"file://{hotfire.cwd}/kept"},
+        "ResourceConfig": {"InstanceType": "local", "InstanceCount": 1, "VolumeSizeInGB": 1},
+        "StoppingCondition": {"MaxRuntimeInSeconds": 600},
+        "RetryStrategy": {"MaximumRetryAttempts": 1},
+    }
+    (hotfire.cwd / "job.json").write_text(json.dumps(document))
+    hotfire.env |= SMALL
+    assert hotfire("run", "job.json", "--source-dir", ".", "--detach").returncode == OK
+    job = hotfire.home / "jobs" / "cut"
+    eventually((hotfire.cwd / "kept" / "mark").exists)
+    eventually(lambda: len(pieces(job / "attempts" / "1" / "algo-1")) >= 3)
+    (supervisor,) = supervisors()
+    os.kill(supervisor, signal.SIGKILL)
+    assert hotfire("wait", "cut").returncode == OK
+
+    first = numbers(hotfire("logs", "cut", "--attempt", "1").stdout)
+    assert first == list(range(len(first))) and len(first) > 5_000
+    assert (job / "attempts" / "1" / "algo-1" / "log").exists(), "nobody has closed the last piece"
+    assert numbers(hotfire("logs", "cut").stdout) == list(range(5_000))
+    reader = subprocess.Popen(
+        hotfire.argv("logs", "cut"),
+        env=hotfire.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert reader.stdout is not None and reader.stdout.readline()
+    reader.stdout.close()
+    assert reader.stderr is not None
+    with reader.stderr:
+        assert reader.stderr.read() == b""
+    reader.wait(240)
+    assert hotfire("delete", "cut").returncode == OK
+    assert list((hotfire.home / "jobs").iterdir()) == []
