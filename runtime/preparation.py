@@ -22,6 +22,7 @@ from hotfire.runtime import (
     runner,
 )
 from hotfire.runtime.backend import Backend
+from hotfire.runtime.control import Trigger
 from hotfire.runtime.data_settings import DataSettings, parse_size
 from hotfire.runtime.errors import (
     UnsupportedError,
@@ -133,6 +134,15 @@ def log_piece(around: Surroundings) -> int:
     return parse_size(text, "HOTFIRE_LOG_PIECE") if text else PIECE_BYTES
 
 
+def _check_interruption(job: TrainingJob, words: str) -> None:
+    Trigger.parse(words)
+    if not job.enable_managed_spot_training:
+        raise ValidationError(
+            "--interrupt-after: the service interrupts jobs of managed spot training only.",
+            do="Add --use-spot --max-wait SECONDS.",
+        )
+
+
 def prepare(
     raw: Mapping[str, Any],
     options: Options,
@@ -154,6 +164,8 @@ def prepare(
         raise UnsupportedError(refusals[0], do="\n       ".join(refusals[1:]))
     if options.backend != "docker":
         check_without_image(job)
+    if options.interrupt_after:
+        _check_interruption(job, options.interrupt_after)
     engine = patterns.Engine(options.regex)
     if definitions := job.algorithm_specification.metric_definitions:
         for text in patterns.check(definitions, engine):

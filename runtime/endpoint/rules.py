@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from hotfire.runtime import documents, instances, preparation
+from hotfire.runtime.control import Trigger
 from hotfire.runtime.endpoint import images
 from hotfire.runtime.errors import ValidationError
+from hotfire.runtime.rehearse import Rehearsal
 from hotfire.runtime.surroundings import Options
 
 FIELDS: Mapping[str, type] = {
@@ -26,6 +28,8 @@ FIELDS: Mapping[str, type] = {
     "processes_per_host": int,
     "image": str,
     "limits": bool,
+    "rehearse": str,
+    "interrupt_after": str,
 }
 _OF_INSTANCES: Mapping[str, type] = {**FIELDS, "memory_gib": int}
 """``memory_gib``: of one instance, where the endpoint counts memory."""
@@ -60,6 +64,8 @@ class Rules:
         fields = {**_first(self.instances, kind), **_first(self.images, asked)}
         image = str(fields.pop("image", ""))
         fields.pop("memory_gib", None)
+        if not request.get("EnableManagedSpotTraining"):
+            fields.pop("interrupt_after", None)  # only spot jobs are interrupted
         options = replace(self.options, **fields)
         return Choice(
             options=options, image=image, notes=tuple(_notes(asked, image, kind, options))
@@ -139,4 +145,11 @@ def _fields(path: Path, raw: Any, known: Mapping[str, type]) -> Mapping[str, Any
             raise ValidationError(
                 f"{path}: {name}: {value!r} is not of type {known[name].__name__}."
             )
+        if name == "rehearse" and value not in list(Rehearsal):
+            raise ValidationError(
+                f"{path}: rehearse: {value!r} is nothing that can be rehearsed.",
+                do=f"Known: {', '.join(Rehearsal)}.",
+            )
+        if name == "interrupt_after":
+            Trigger.parse(value)
     return _mapping(raw)

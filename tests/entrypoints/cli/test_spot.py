@@ -60,6 +60,23 @@ def test_a_rehearsed_interruption_resumes_on_a_fresh_host(hotfire: Any) -> None:
     assert "Managed Spot Training savings: " in hotfire("describe", "spot").stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--interrupt-after", "2s"), "managed spot training only"),
+        ((*SPOT, "--interrupt-after", " "), "--interrupt-after is empty"),
+    ],
+)
+def test_an_interruption_that_could_not_happen_is_refused(
+    hotfire: Any, words: tuple[str, ...], said: str
+) -> None:
+    hotfire.script("print('ran')\n")
+    refused = hotfire("run", "train.py", "--name", "never", *words)
+    assert (refused.returncode, refused.stdout) == (REFUSED, "")
+    assert said in refused.stderr
+    assert hotfire("describe", "never").returncode == REFUSED
+
+
 @pytest.mark.parametrize("how", [("--notice", "5"), ("--abrupt",)])
 def test_an_interruption_from_another_terminal(
     hotfire: Any,

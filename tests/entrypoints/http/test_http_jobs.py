@@ -494,6 +494,42 @@ def test_rules_choose_by_instance_type_and_image(
     assert endpoint.ended(asked["TrainingJobName"])["TrainingJobStatus"] == "Completed"
 
 
+def test_rules_rehearse_troubles_of_an_instance_type(
+    start_endpoint: Callable[..., Any], tmp_path: Any
+) -> None:
+    """What code that retries or falls back to another type would meet, over the API."""
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(
+        "instances:\n  ml.p4d.*: {rehearse: capacity}\n  ml.p5.*: {rehearse: quota}\n"
+        "  ml.m5.*: {interrupt_after: again}\n"
+    )
+    endpoint = start_endpoint("--rules", str(rules))
+    sagemaker = endpoint.client("sagemaker")
+
+    def asked(kind: str, **more: Any) -> Any:
+        request = endpoint.request("import time\nprint('again', flush=True)\ntime.sleep(1)\n")
+        request["ResourceConfig"]["InstanceType"] = kind
+        return request | more
+
+    with pytest.raises(ClientError) as refused:
+        sagemaker.create_training_job(**asked("ml.p5.48xlarge"))
+    assert code_of(refused)[0] == "ResourceLimitExceeded"
+    nowhere = asked("ml.p4d.24xlarge")
+    sagemaker.create_training_job(**nowhere)
+    ended = endpoint.ended(nowhere["TrainingJobName"])
+    assert ended["TrainingJobStatus"] == "Failed"
+    assert ended["FailureReason"].startswith("CapacityError: Unable to provision")
+    stopping = {"MaxRuntimeInSeconds": 60, "MaxWaitTimeInSeconds": 120}
+    spot = asked("ml.m5.large", EnableManagedSpotTraining=True, StoppingCondition=stopping)
+    on_demand = asked("ml.m5.large")
+    for request, interruptions in ((spot, 1), (on_demand, 0)):
+        sagemaker.create_training_job(**request)
+        found = endpoint.ended(request["TrainingJobName"])
+        assert found["TrainingJobStatus"] == "Completed"
+        passed = [one["Status"] for one in found["SecondaryStatusTransitions"]]
+        assert passed.count("Interrupted") == interruptions
+
+
 def test_data_can_be_elsewhere(start_endpoint: Callable[..., Any], s3_server: Any) -> None:
     """With AWS_ENDPOINT_URL_S3, clients and jobs use that S3 with the caller's own credentials."""
     endpoint = start_endpoint(
