@@ -151,5 +151,5 @@ def _fields(path: Path, raw: Any, known: Mapping[str, type]) -> Mapping[str, Any
                 do=f"Known: {', '.join(Rehearsal)}.",
             )
         if name == "interrupt_after":
-            Trigger.parse(value)
+            Trigger.parse(str(value))
     return _mapping(raw)
