@@ -14,6 +14,7 @@ from hotfire.runtime.events import Note, Observer, ignore
 from hotfire.runtime.layout import MlTree
 from hotfire.runtime.model_files import inspect
 from hotfire.runtime.s3 import S3
+from hotfire.runtime.s3_upload import upload
 from hotfire.runtime.spec import TrainingJob
 from hotfire.runtime.storage import (
     LocalLocation,
@@ -27,6 +28,7 @@ from hotfire.runtime.storage import (
 )
 from hotfire.runtime.tarball import Meter, write_archive
 from hotfire.runtime.trees import Merged, merge, printable
+from hotfire.runtime.uploads import Uploads
 
 __all__ = [
     "Destinations",
@@ -94,11 +96,13 @@ def store_outputs(
     observer: Observer,
     *,
     s3: S3 | None = None,
+    uploads: Uploads | None = None,
     resume: bool = False,
 ) -> Stored:
     """Pack model/ and output/data of all hosts and bring them to S3OutputPath.
 
-    ``resume`` goes on where an earlier call failed: what lies in ``staging`` is whole, and is not packed again.
+    ``resume`` goes on where an earlier call failed: what lies in ``staging`` is whole, and is not packed again; of a
+    large file only the parts are sent that ``uploads`` does not know to be there.
 
     ``trees`` in the order of hosts: the last one wins a clash. ``staging`` (JobDir.artifacts) holds what is on its way
     to S3; local destinations are written in place. The observer may be called from another thread, one call at a time.
@@ -109,7 +113,7 @@ def store_outputs(
     to = destinations(job)
     model = [(host, tree.model) for host, tree in trees]
     output = [(host, tree.output_data) for host, tree in trees]
-    store = _Store(job, locations, staging, observer, s3 or S3(), resume)
+    store = _Store(job, locations, staging, observer, s3 or S3(), uploads, resume)
     done: list[Packed | None] = []
     failures: list[DataError] = []
     for uri, sources in ((to.model, model), (to.output, output)):
@@ -140,6 +144,7 @@ class _Store:
     staging: Path
     observer: Observer
     s3: S3
+    uploads: Uploads | None
     resume: bool
 
     def put(self, uri: str, sources: Sequence[tuple[str, Path]]) -> Packed | None:
@@ -164,17 +169,34 @@ class _Store:
 
     def _upload(self, path: Path, to: S3Location) -> None:
         """An archive, or every file of a directory; what has arrived goes, so that the rest can be sent later."""
-        key = self.job.output_data_config.kms_key_id
+        activity = f"upload {path.name}"
+        if path.is_file():
+            self._send([(path, to)], activity)
+            return
+        files = sorted(one for one in path.rglob("*") if one.is_file())
+        found = [
+            (file, S3Location(to.bucket, to.key + file.relative_to(path).as_posix()))
+            for file in files
+        ]
         # Links first: their targets go once they have been sent.
-        files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
-        for file in sorted(files, key=lambda one: (not one.is_symlink(), one)):
-            inside = "" if file == path else file.relative_to(path).as_posix()
-            target = S3Location(to.bucket, to.key + inside)
-            self.s3.upload(file, target, self.observer, f"upload {file.name}", kms_key_id=key)
+        for links in (True, False):
+            self._send([one for one in found if one[0].is_symlink() is links], f"{activity}/")
+        shutil.rmtree(path)
+
+    def _send(self, files: Sequence[tuple[Path, S3Location]], activity: str) -> None:
+        def sent(file: Path) -> None:
             if not file.is_symlink():
                 file.unlink()
-        if path.is_dir():
-            shutil.rmtree(path)
+
+        upload(
+            self.s3,
+            files,
+            self.observer,
+            activity,
+            kms_key_id=self.job.output_data_config.kms_key_id,
+            uploads=self.uploads,
+            sent=sent,
+        )
 
 
 def pack(

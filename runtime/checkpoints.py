@@ -13,26 +13,26 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from hotfire.runtime import download, keys
+from hotfire.runtime import download, keys, s3_send
 from hotfire.runtime.errors import DataError, HotfireError, ValidationError
 from hotfire.runtime.events import Observer, Progress
 from hotfire.runtime.s3 import S3, errors_as
 from hotfire.runtime.storage import LocalLocation, Location, S3Location, local_fault
-from hotfire.runtime.sync import Abandoned, Changed, Destination
-from hotfire.runtime.synced import UPLOADED, UPLOADING, Signature, look
+from hotfire.runtime.sync import Destination, Moved
+from hotfire.runtime.synced import UPLOADED, UPLOADING, Abandoned, Changed, Signature, look
+from hotfire.runtime.uploads import Uploads
 
 _TEMPORARY = ".hotfire-sync."
 _STEP = 64 << 20
-_SINGLE_PUT = 8 << 20
 _LONGEST_KEY = 1024
 _MARKERS = (UPLOADING, UPLOADED)
 
 
-def destination(location: Location, s3: S3 | None = None) -> Destination:
+def destination(location: Location, uploads: Uploads, s3: S3 | None = None) -> Destination:
     """Where :class:`~hotfire.runtime.sync.Sync` uploads to for a CheckpointConfig's S3Uri."""
     if isinstance(location, LocalLocation):
         return LocalDestination(location.path)
-    return S3Destination(location, s3 or S3())
+    return S3Destination(location, s3 or S3(), uploads)
 
 
 def restore(
@@ -211,9 +211,10 @@ class LocalDestination:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 left.unlink()
 
-    def put(
-        self, source: BinaryIO, before: Signature, name: str, moved: Callable[[], bool]
-    ) -> None:
+    def end(self) -> None:
+        """Nothing: no file of ours is left."""
+
+    def put(self, source: BinaryIO, before: Signature, name: str, moved: Moved) -> None:
         try:
             descriptor, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=self.path)
         except OSError as error:
@@ -223,7 +224,7 @@ class LocalDestination:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             # As the copied file is: a checkpoint that was private stays private.
             os.fchmod(descriptor, os.fstat(source.fileno()).st_mode & 0o777)
-            copy_sparse(source.fileno(), descriptor, before.size, moved)
+            copy_sparse(source.fileno(), descriptor, before.size, lambda: moved(False))
             if Signature.of(os.fstat(source.fileno())) != before:
                 raise Changed
             self._place(temporary, self.path / name)
@@ -261,10 +262,11 @@ class LocalDestination:
 
 @dataclass(frozen=True)
 class S3Destination:
-    """A prefix of a bucket. An upload that fails leaves nothing."""
+    """A prefix of a bucket. A large file goes on where its last try failed."""
 
     location: S3Location
     s3: S3
+    uploads: Uploads
     workers: int = 8
 
     @property
@@ -285,24 +287,23 @@ class S3Destination:
         return False
 
     def begin(self) -> None:
-        """Nothing: an upload that was killed is no object."""
+        """Nothing: an upload that was killed is no object, and its owner's next one takes it back."""
 
-    def put(
-        self, source: BinaryIO, before: Signature, name: str, moved: Callable[[], bool]
-    ) -> None:
-        def heard(_: int) -> None:
-            if not moved():
-                raise Abandoned
+    def end(self) -> None:
+        s3_send.take_back(self.s3, self.uploads)
 
-        where = {"Bucket": self.location.bucket, "Key": self._key(name)}
-        with errors_as(DataError, f"s3://{where['Bucket']}/{where['Key']}", "upload to"):
-            if before.size > _SINGLE_PUT:
-                self.s3.client.upload_fileobj(source, **where, Callback=heard)
-                return
-            body = source.read(before.size)
-            if Signature.of(os.fstat(source.fileno())) != before:
-                raise Changed
-            self.s3.client.put_object(Body=body, **where)
+    def put(self, source: BinaryIO, before: Signature, name: str, moved: Moved) -> None:
+        to = S3Location(self.location.bucket, self._key(name))
+        transfer = s3_send.Transfer(
+            s3=self.s3,
+            source=source,
+            before=before,
+            to=to,
+            moved=lambda _, stored: moved(stored),
+            patient=False,  # the ledger is: other files may go meanwhile
+        )
+        with errors_as(DataError, to.uri, "upload to"):
+            s3_send.send(transfer, self.uploads)
 
     def delete(self, name: str) -> None:
         key = self._key(name)

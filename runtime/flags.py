@@ -64,6 +64,8 @@ class Flags:
     processes_per_host: int | None = None
     """Part of the request only for mpi (contract 4.3); else the platform's own setting."""
     output: str | None = None
+    output_compression: str = "GZIP"
+    """CompressionType of the artifacts: GZIP or NONE."""
     checkpoints: str | None = None
     """CheckpointConfig.S3Uri."""
     checkpoint_local_path: str | None = None
@@ -104,7 +106,7 @@ def to_request(
         "RoleArn": flags.role or DEFAULT_ROLE,
         "AlgorithmSpecification": _algorithm(flags, faults),
         "InputDataConfig": _channels(flags, cwd, faults),
-        "OutputDataConfig": {"S3OutputPath": uri(flags.output or "hotfire-out", cwd)},
+        "OutputDataConfig": _output(flags, cwd),
         "ResourceConfig": {
             "InstanceType": flags.instance_type or LOCAL,
             "InstanceCount": 1 if flags.instance_count is None else flags.instance_count,
@@ -129,6 +131,13 @@ def to_request(
         request["EnableNetworkIsolation"] = True
     faults.raise_any()
     return {key: value for key, value in request.items() if value not in ({}, [])}
+
+
+def _output(flags: Flags, cwd: Path) -> dict[str, str]:
+    config = {"S3OutputPath": uri(flags.output or "hotfire-out", cwd)}
+    if flags.output_compression != "GZIP":
+        config["CompressionType"] = flags.output_compression
+    return config
 
 
 def overridden(

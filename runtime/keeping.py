@@ -55,10 +55,12 @@ def kept(
     locations: Locations,
     observer: Observer,
     asks: Callable[[], int],
+    uploads: Path,
 ) -> Iterator[Kept]:
     """Every host starts with what the destination holds, and its changes are uploaded until the block has ended.
 
-    ``asks``: how often somebody has asked the job to stop; see :class:`~hotfire.runtime.sync.Sync`.
+    ``asks``: how often somebody has asked the job to stop; see :class:`~hotfire.runtime.sync.Sync`. ``uploads``: where
+    uploads in progress are noted (JobDir.uploads).
 
     Raises:
         DataError: the destination cannot be read at the start, or not be written for good.
@@ -70,22 +72,23 @@ def kept(
     # Only jobs with checkpoints pay for these.
     from hotfire.runtime import checkpoints
     from hotfire.runtime.sync import Sync
+    from hotfire.runtime.uploads import Uploads
 
     location = locations.resolve(config.s3_uri)
-    directories = [directory_of(config, host) for host in dirs.values()]
-    known = checkpoints.restore(location, directories, observer)
+    directories = {name: directory_of(config, host) for name, host in dirs.items()}
+    known = checkpoints.restore(location, [*directories.values()], observer)
     with ExitStack() as undo:
         yield Kept(
             [
                 undo.enter_context(
                     Sync(
                         directory,
-                        checkpoints.destination(location),
+                        checkpoints.destination(location, Uploads(uploads / host)),
                         observer,
                         known=restored,
                         asks=asks,
                     )
                 )
-                for directory, restored in zip(directories, known, strict=True)
+                for (host, directory), restored in zip(directories.items(), known, strict=True)
             ]
         )

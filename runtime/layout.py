@@ -181,6 +181,11 @@ class JobDir:
         return self.root / "artifacts"
 
     @property
+    def uploads(self) -> Path:
+        """Multipart uploads in progress: a directory for each owner, the artifacts or a host, with a file for each."""
+        return self.root / "uploads"
+
+    @property
     def tags(self) -> Path:
         """Tags of the job, once they are no longer those of its request."""
         return self.root / "tags.json"

@@ -14,6 +14,7 @@ from hotfire.runtime.data import mxnet, recordio
 from hotfire.runtime.errors import ValidationError
 from hotfire.runtime.events import Note, Observer, Progress
 from hotfire.runtime.s3 import S3
+from hotfire.runtime.s3_upload import upload
 from hotfire.runtime.sharding import shuffled
 from hotfire.runtime.storage import (
     LocalLocation,
@@ -166,7 +167,7 @@ class _Sender:
         if isinstance(to, LocalLocation):
             put_local(source, to.path / name, self._observer, name)
             return
-        self._s3.upload(source, self._at(to, name), self._observer, name)
+        upload(self._s3, [(source, self._at(to, name))], self._observer, name)
 
     def _at(self, to: S3Location, name: str) -> S3Location:
         return S3Location(to.bucket, f"{to.key.rstrip('/')}/{name}".lstrip("/"))

@@ -35,10 +35,12 @@ from hotfire.runtime.observe.patterns import Engine
 from hotfire.runtime.observe.samples import Sampler
 from hotfire.runtime.outcome import HostExit, StopCause
 from hotfire.runtime.rehearse import Rehearsal
+from hotfire.runtime.s3_send import take_all_back
 from hotfire.runtime.spec import InputMode, S3DataSource, TrainingJob
 from hotfire.runtime.status import JobRecord, SecondaryStatus, utc_now
 from hotfire.runtime.storage import Locations
 from hotfire.runtime.store import read_record, write_record
+from hotfire.runtime.uploads import Uploads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +175,14 @@ def _run_hosts(
             feeds = undo.enter_context(channels.materialise(prepared.inputs, journal, dirs))
             write_files(planned)
             checkpoints = undo.enter_context(
-                keeping.kept(job, dirs, prepared.locations, journal, lambda: control.asks)
+                keeping.kept(
+                    job,
+                    dirs,
+                    prepared.locations,
+                    journal,
+                    lambda: control.asks,
+                    journal.job_dir.uploads,
+                )
             )
 
         journal.move(
@@ -269,8 +278,16 @@ def collect(
     """
     trees = [(host, job_dir.host(number, host).ml) for host in job.resource_config.hosts]
     stored = artifacts.store_outputs(
-        job, trees, locations, job_dir.artifacts, observer, resume=resume
+        job,
+        trees,
+        locations,
+        job_dir.artifacts,
+        observer,
+        uploads=Uploads(job_dir.uploads / "artifacts"),
+        resume=resume,
     )
+    # Of a supervisor that was killed in an earlier attempt: nobody will go on with them.
+    take_all_back(job_dir.uploads)
     found = (
         (stored.destinations.model, stored.model),
         (stored.destinations.output, stored.output),

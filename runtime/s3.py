@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,9 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hotfire.runtime.errors import DataError, HotfireError, ValidationError
-from hotfire.runtime.events import Observer, Progress
-from hotfire.runtime.s3_patience import Patience
+from hotfire.runtime.errors import HotfireError, ValidationError
 from hotfire.runtime.storage import S3Location
 
 CONNECTIONS = 16
@@ -140,81 +136,21 @@ class S3:
                 if _code(error) not in ("403", "AccessDenied"):
                     raise
 
-    def upload(
-        self,
-        source: Path,
-        to: S3Location,
-        observer: Observer,
-        activity: str,
-        *,
-        kms_key_id: str = "",
-    ) -> None:
-        """Upload one file, in parts when it is large; an upload that fails leaves nothing in the bucket.
-
-        Raises:
-            DataError: the upload failed; ``source`` stays, and the message names it.
-        """
-        extra = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": kms_key_id} if kms_key_id else {}
-        total = source.stat().st_size
-        patience = Patience(self.client, _slept)
-        while True:
-            report = _Counter(observer, activity, total)
-            try:
-                with errors_as(
-                    DataError, to.uri, "upload to", kept=source, prefix="Artifact upload failed: "
-                ):
-                    self.client.upload_file(
-                        str(source), to.bucket, to.key, ExtraArgs=extra, Callback=report.moved
-                    )
-                break
-            except DataError as error:
-                if not patience.again(_inner(error.__cause__)):
-                    raise
-        observer(Progress(activity=activity, done=total, total=total))
-
-
-class _Counter:
-    """boto3 calls back from its own threads with the bytes of each piece; the observer hears of one at a time."""
-
-    def __init__(self, observer: Observer, activity: str, total: int) -> None:
-        self._observer, self._activity, self._total = observer, activity, total
-        self._lock = threading.Lock()
-        self._done = 0
-
-    def moved(self, count: int) -> None:
-        with self._lock:
-            self._done += count
-            self._observer(Progress(activity=self._activity, done=self._done, total=self._total))
-
 
 @contextmanager
 def errors_as(
     kind: type[HotfireError], uri: str, verb: str, *, kept: Path | None = None, prefix: str = ""
 ) -> Iterator[None]:
     """boto3's errors as ``kind``: what happened to ``uri``, and what to do."""
-    from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
         yield
-    except (Boto3Error, BotoCoreError, ClientError, ValueError) as error:
-        inner = _inner(error)
-        what, do = explain(inner if isinstance(inner, Exception) else error, uri, verb)
+    except (BotoCoreError, ClientError, ValueError) as error:
+        what, do = explain(error, uri, verb)
         if kept is not None:
             do = f"{do} The local copy is kept: {kept}"
         raise kind(prefix + what, do=do) from error
-
-
-def _inner(error: BaseException | None) -> BaseException | None:
-    """boto3 wraps the ClientError of an upload in a text; the codes are in what it wrapped."""
-    from boto3.exceptions import Boto3Error
-
-    return error.__context__ if isinstance(error, Boto3Error) else error
-
-
-def _slept(seconds: float) -> bool:
-    time.sleep(seconds)
-    return False
 
 
 _BY_CODE = {

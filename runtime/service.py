@@ -30,12 +30,13 @@ from hotfire.runtime.errors import (
     ResourceNotFound,
     ValidationError,
 )
-from hotfire.runtime.events import Observer, ignore
+from hotfire.runtime.events import Note, Observer, ignore
 from hotfire.runtime.handover import detach
 from hotfire.runtime.layout import JobDir
 from hotfire.runtime.observe.samples import tree_bytes
 from hotfire.runtime.preparation import prepare
 from hotfire.runtime.rehearse import play
+from hotfire.runtime.s3_send import take_all_back
 from hotfire.runtime.status import JobRecord, TrainingJobStatus, utc_now
 from hotfire.runtime.storage import Locations
 from hotfire.runtime.store import JobLock, read_record, write_record
@@ -227,10 +228,18 @@ def wait(name: str, around: Surroundings, seconds: float | None = None) -> JobRe
     return record
 
 
-def delete(name: str, around: Surroundings) -> None:
-    """DeleteTrainingJob: all of the job's own directory goes, uploaded artifacts stay, the name is free again."""
-    with around.store.removing(name):
-        pass
+def delete(name: str, around: Surroundings, observer: Observer = ignore) -> None:
+    """DeleteTrainingJob: all of the job's own directory goes, uploaded artifacts stay, the name is free again.
+
+    Parts of uploads that were cut short are taken back; a warning names those that S3 does not let go now.
+    """
+    with around.store.removing(name) as job_dir:
+        for left in take_all_back(job_dir.uploads):
+            text = (
+                f"parts of an upload to {left.to.uri} stay in the bucket, and are charged for: aws s3api "
+                f"abort-multipart-upload --bucket {left.bucket} --key '{left.key}' --upload-id {left.upload_id}"
+            )
+            observer(Note(text=text, warning=True))
 
 
 def upload(name: str, around: Surroundings, observer: Observer = ignore) -> list[str]:
@@ -246,6 +255,7 @@ def upload(name: str, around: Surroundings, observer: Observer = ignore) -> list
     with around.store.holding(name, "uploaded") as job_dir:
         record = read_record(job_dir)
         if "artifacts" in record.receipt or not (attempts := job_dir.attempts()):
+            take_all_back(job_dir.uploads)
             return []
         job = request.parse(
             around.store.request(name), region=around.region, cache_dir=around.cache

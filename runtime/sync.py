@@ -22,7 +22,17 @@ from hotfire.runtime.errors import DataError, HotfireError, ValidationError
 from hotfire.runtime.events import Note, Observer, Progress
 from hotfire.runtime.inotify import Change, Happened, TooManyWatches, TreeWatch
 from hotfire.runtime.ledger import SETTLE_SECONDS, Ledger, Task
-from hotfire.runtime.synced import UPLOADED, UPLOADING, Signature, look, resolved, scan, skipped
+from hotfire.runtime.synced import (
+    UPLOADED,
+    UPLOADING,
+    Abandoned,
+    Changed,
+    Signature,
+    look,
+    resolved,
+    scan,
+    skipped,
+)
 from hotfire.runtime.trees import printable
 
 POLL_SECONDS = 1.0
@@ -36,12 +46,8 @@ _NEVER = Signature(-1, -1, -1)
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
 
 
-class Abandoned(Exception):
-    """A transfer ended because nobody waits for it any more."""
-
-
-class Changed(Exception):
-    """The file changed while it was read: what was read is neither its old content nor its new one."""
+Moved = Callable[[bool], bool]
+"""Called after every piece of a transfer, with whether that piece need never be sent again; answers whether to go on."""
 
 
 class Destination(Protocol):
@@ -60,21 +66,19 @@ class Destination(Protocol):
     def begin(self) -> None:
         """Make ready, and clear away what an earlier, killed transfer may have left; raises like :meth:`put`."""
 
+    def end(self) -> None:
+        """Clear away, as far as that works, what was begun and will not go on."""
+
     def refuses(self, name: str) -> str | None:
         """Why no file of that name can ever be stored, or None."""
 
-    def put(
-        self, source: BinaryIO, before: Signature, name: str, moved: Callable[[], bool]
-    ) -> None:
+    def put(self, source: BinaryIO, before: Signature, name: str, moved: Moved) -> None:
         """Store ``source``, which was like ``before``, under ``name``, whole or not at all, in constant memory.
-
-        ``moved`` is called after every piece, and answers whether to go on.
 
         Raises:
             HotfireError, OSError: it did not work; it may work later.
             Abandoned: ``moved`` answered no.
-            Changed: ``source`` changed meanwhile, and nothing was stored. (An upload in parts may miss the change: it
-                is then stored and soon replaced.)
+            Changed: ``source`` changed meanwhile, and nothing was stored.
         """
 
     def delete(self, name: str) -> None:
@@ -173,6 +177,8 @@ class Sync:
             for worker in self._workers:
                 # Of a destination that does not answer nobody waits to hear.
                 worker.join(0 if self._given_up else None)
+        if failure is None:  # of one that failed there is nothing better to hope for now
+            self._destination.end()
         if failure is not None and kind is None:
             raise failure
         if failure is not None:
@@ -267,8 +273,8 @@ class Sync:
                 return
             self._mark(task.name, UPLOADED, UPLOADING)
 
-            def moved() -> bool:
-                if not task.tries:  # a try that fails half-way each time is no progress
+            def moved(for_good: bool) -> bool:
+                if for_good or not task.tries:  # a try that fails half-way each time is no progress
                     self._alive = time.monotonic()
                 return not self._over
 

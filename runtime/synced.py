@@ -13,6 +13,14 @@ UPLOADED = ".sagemaker-uploaded"
 IGNORE = ".sagemaker-ignore"
 
 
+class Abandoned(Exception):
+    """A transfer ended because nobody waits for it any more."""
+
+
+class Changed(Exception):
+    """The file changed while it was read: what was read is neither its old content nor its new one."""
+
+
 class Signature(NamedTuple):
     """What tells one content of a file from another without reading it."""
 

@@ -128,8 +128,9 @@ def interrupt(name: str, notice: float, abrupt: bool) -> None:
 @click.command(short_help="Send the artifacts of a job whose upload failed.")
 @click.argument("name")
 def upload(name: str) -> None:
-    """Bring the model and the output of ended job NAME to its S3OutputPath, from where an upload failed.
+    """Bring the model and the output of ended job NAME to its S3OutputPath, from where an upload failed or was cut short.
 
+    Of a large file only the parts that S3 does not have yet are sent, unless it has changed since.
     Also for a job whose supervisor was killed. The job's status does not change.
     """
     from hotfire.entrypoints.cli.show import Console
@@ -149,7 +150,11 @@ def upload(name: str) -> None:
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--older-than", metavar="AGE", help="All that ended longer ago, e.g. 7d, 12h, 30m.")
 def delete(names: tuple[str, ...], older_than: str | None) -> None:
-    """Delete the record, the logs and the /opt/ml of finished jobs; what was uploaded stays where it is."""
+    """Delete the record, the logs and the /opt/ml of finished jobs; what was uploaded stays where it is.
+
+    An upload that was cut short is given up: S3 drops the parts that have arrived.
+    """
+    from hotfire.entrypoints.cli.show import Console
     from hotfire.runtime import service
     from hotfire.runtime.surroundings import Surroundings
 
@@ -157,6 +162,7 @@ def delete(names: tuple[str, ...], older_than: str | None) -> None:
     if not names and older_than is None:
         raise click.UsageError("Give job names, or --older-than AGE.")
     old = [] if older_than is None else service.older_than(older_than, around)
+    console = Console((), logs_to_stderr=True, quiet=False)
     for name in dict.fromkeys([*names, *old]):
-        service.delete(name, around)
+        service.delete(name, around, console)
         click.echo(f"deleted {name}", err=True)

@@ -129,6 +129,13 @@ LOCAL = frozenset(
 )
 @click.option("--output", help="S3OutputPath: directory or s3:// (default: ./hotfire-out).")
 @click.option(
+    "--output-compression",
+    type=click.Choice(["GZIP", "NONE"], case_sensitive=False),
+    default="GZIP",
+    show_default=True,
+    help="NONE: the files of the model and the output as they are.",
+)
+@click.option(
     "--map", "maps", multiple=True, metavar="s3://...=DIR", help="Read DIR for that prefix."
 )
 @click.option(

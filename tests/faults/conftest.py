@@ -310,11 +310,12 @@ class Rig:
             *self.more,
         ]
 
-    def start(self) -> None:
+    def start(self, *words: str) -> None:
+        """Start ``hotfire run``, or the command of ``words``."""
         out = self.undo.enter_context((self.top / "stdout").open("w"))
         err = self.undo.enter_context((self.top / "stderr").open("w"))
         self.process = subprocess.Popen(
-            self.argv(*self.words()),
+            self.argv(*(words or self.words())),
             cwd=self.top / "cwd",
             env=self.env,
             stdin=subprocess.DEVNULL,

@@ -14,7 +14,9 @@ from hotfire.runtime.errors import DataError
 from hotfire.runtime.events import Event, Note, Progress, ignore
 from hotfire.runtime.s3 import S3
 from hotfire.runtime.storage import LocalLocation, S3Location
-from hotfire.runtime.sync import Abandoned, Changed, Sync
+from hotfire.runtime.sync import Sync
+from hotfire.runtime.synced import Abandoned, Changed
+from hotfire.runtime.uploads import Uploads
 
 
 def keys(client: Any, bucket: str) -> dict[str, bytes]:
@@ -66,7 +68,9 @@ def test_sync_and_restore_over_s3(tmp_path: Path, s3_environ: Any, s3_bucket: st
     location, s3 = S3Location(s3_bucket, "ckpt"), S3()
     local = tmp_path / "algo-1"
     big = os.urandom(9 << 20)
-    with Sync(local, destination(location, s3), ignore, settle=0.05) as running:
+    with Sync(
+        local, destination(location, Uploads(tmp_path / "uploads"), s3), ignore, settle=0.05
+    ) as running:
         (local / "d").mkdir()
         (local / "d" / "big").write_bytes(big)
         (local / "empty").write_bytes(b"")
@@ -87,7 +91,9 @@ def test_sync_and_restore_over_s3(tmp_path: Path, s3_environ: Any, s3_bucket: st
     known = restore(location, hosts, ignore, s3=s3)
     for host, one in zip(hosts, known, strict=True):
         assert files(host) == {"d/big": big, "empty": b""}
-        with Sync(host, destination(location, s3), ignore, known=one) as second:
+        with Sync(
+            host, destination(location, Uploads(tmp_path / "uploads"), s3), ignore, known=one
+        ) as second:
             pass
         assert (second.uploaded, second.deleted) == (0, 0)
 
@@ -101,7 +107,7 @@ def test_a_bucket_that_is_not_there(tmp_path: Path, s3_environ: Any) -> None:
     (local / "a").write_bytes(b"1")
     with (
         pytest.raises(DataError, match="a could not be stored in s3://no-such-bucket-here/p/"),
-        Sync(local, destination(location), ignore, patience=0.5),
+        Sync(local, destination(location, Uploads(tmp_path / "uploads")), ignore, patience=0.5),
     ):
         pass
 
@@ -117,7 +123,11 @@ def test_names_that_s3_cannot_hold_are_told_and_left_out(
     (deep / "a").write_bytes(b"1")
     (local / os.fsdecode(b"caf\xe9")).write_bytes(b"1")
     (local / "caf\u00e9 'x").write_bytes(b"1")
-    with Sync(local, destination(S3Location(s3_bucket, "")), events.append):
+    with Sync(
+        local,
+        destination(S3Location(s3_bucket, ""), Uploads(tmp_path / "../uploads")),
+        events.append,
+    ):
         pass
     assert set(keys(s3_environ.client(), s3_bucket)) == {"caf\u00e9 'x"}
     notes = sorted(one.text for one in events if isinstance(one, Note))

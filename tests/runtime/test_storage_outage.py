@@ -21,6 +21,7 @@ from hotfire.runtime.download import Wanted, download
 from hotfire.runtime.events import ignore
 from hotfire.runtime.s3 import S3, S3Object
 from hotfire.runtime.s3_stream import Blocks
+from hotfire.runtime.s3_upload import upload
 from hotfire.runtime.storage import S3Location
 
 ROOT = Path(__file__).parents[2]
@@ -139,7 +140,7 @@ def test_an_outage_longer_than_boto3s_patience(
         elif how == "stream":
             assert Blocks(s3, threading.Event()).get(ONE, 0, 5) == b"12345"
         else:
-            s3.upload(tmp_path / "source", S3Location("b", "k"), ignore, "artifact")
+            upload(s3, [(tmp_path / "source", S3Location("b", "k"))], ignore, "artifact")
             assert b"12345" in servers[0][0].stored
         assert failures == 2
     finally:

@@ -14,6 +14,7 @@ import pytest
 from hotfire.runtime.errors import DataError, ValidationError
 from hotfire.runtime.events import Event, Progress, ignore
 from hotfire.runtime.s3 import S3
+from hotfire.runtime.s3_upload import upload
 from hotfire.runtime.storage import S3Location
 
 
@@ -36,9 +37,8 @@ def test_uploads_in_parts_with_progress(tmp_path: Path, s3_environ: Any, s3_buck
     data = os.urandom(9_000_000)
     (tmp_path / "file").write_bytes(data)
     events: list[Event] = []
-    S3().upload(
-        tmp_path / "file", S3Location(s3_bucket, "out/x"), events.append, "up", kms_key_id="k"
-    )
+    files = [(tmp_path / "file", S3Location(s3_bucket, "out/x"))]
+    upload(S3(), files, events.append, "up", kms_key_id="k")
     answer = s3_environ.client().get_object(Bucket=s3_bucket, Key="out/x")
     assert answer["Body"].read() == data
     assert answer["ETag"].strip('"').endswith("-2")
@@ -53,7 +53,7 @@ def test_a_failed_upload_names_the_kept_file(tmp_path: Path, s3_environ: Any) ->
     with pytest.raises(
         DataError, match=r"Artifact upload failed: .*the bucket does not exist"
     ) as caught:
-        S3().upload(tmp_path / "file", S3Location("not-there-at-all", "k"), ignore, "up")
+        upload(S3(), [(tmp_path / "file", S3Location("not-there-at-all", "k"))], ignore, "up")
     assert str(tmp_path / "file") in caught.value.do
 
 
