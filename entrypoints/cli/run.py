@@ -174,6 +174,10 @@ def run(ctx: click.Context, /, **flags: Any) -> int:
     Without TARGET, the built-in program fine-tunes a Hugging Face text classifier.
     Exit code: 0 completed, 1 failed, 2 refused, 3 stopped, 70 internal error.
     """
+    if flags["backend"] == "process" and not (flags["dry_run"] or flags["detach"]):
+        from hotfire.runtime.backends import spawn
+
+        spawn.warm_up()  # beside the imports that follow
     from dataclasses import replace
 
     from hotfire.runtime.surroundings import Surroundings

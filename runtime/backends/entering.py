@@ -33,8 +33,8 @@ def enter(container_pid: int, argv: Sequence[str], env: Mapping[str, str], cwd: 
         for number in (signal.SIGINT, signal.SIGQUIT):  # the terminal's, meant for the program
             with contextlib.suppress(ValueError):  # not the main thread: then they do not come here
                 quiet[number] = signal.signal(number, signal.SIG_IGN)
-        with Launcher("enter", plan, terminal=True) as launcher:
-            answer = launcher.receive()
+        with Launcher(terminal=True) as launcher:
+            answer = launcher.order("enter", plan).receive()
     except EOFError:
         return 128 + signal.SIGKILL
     except SetUpError as error:

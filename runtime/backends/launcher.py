@@ -3,8 +3,9 @@
 :mod:`hotfire.runtime.backends.spawn` starts it as a bare interpreter: a process with threads must not fork, and a host
 must not depend on what the supervisor has open. It speaks over one socket, the ``channel``:
 
-- from the supervisor, each byte is a signal for the host's first process; the end of the stream (the supervisor
-  closed it, or was killed) is the order to kill everything;
+- from the supervisor, first an order: the descriptors of a plan, and of what the plan names; afterwards each byte is
+  a signal for the host's first process; the end of the stream (the supervisor closed it, or was killed) is the order
+  to kill everything;
 - to the supervisor, each message is a marshalled dict: ``{"pid": ..., "notes": ...}`` once the program has been
   executed, or ``{"error": ...}``; at the end ``{"status": ..., "max_rss": ...}``.
 
@@ -19,7 +20,9 @@ import errno
 import marshal
 import os
 import select
-import sys
+from _socket import AF_UNIX, MSG_CMSG_CLOEXEC, SOCK_SEQPACKET
+from _socket import socket as raw_socket
+from array import array
 
 from hotfire.runtime.backends import first, processes, syscalls
 from hotfire.runtime.backends.steps import SetUpError, step
@@ -34,25 +37,47 @@ else:
     import _signal  # what `signal` wraps, without its enums
 
 
-def main(errand: str, *fds: str) -> NoReturn:
-    """Do one errand; ``fds`` are the descriptors of its plan and of the channel."""
-    plan_fd, channel = (int(fd) for fd in fds)
+def main(descriptor: str) -> NoReturn:
+    """Do the errands that are ordered over the channel: any number of probes, and one that is none."""
+    channel = int(descriptor)
     os.set_inheritable(channel, False)
-    with open(plan_fd, "rb") as file:
-        plan: Plan = marshal.load(file)
-    for fd in plan.get("hold", ()):  # a lock that is to last as long as this process
-        os.set_inheritable(fd, False)
+    code = 0
     try:
-        if errand == "host":
-            host(plan, channel)
-        else:
-            from hotfire.runtime.backends import errands
+        errand = "probe"
+        while errand == "probe":
+            errand, plan = wait_for_order(channel)
+            if errand == "host":
+                host(plan, channel)
+            elif errand:
+                from hotfire.runtime.backends import errands
 
-            tell(channel, **errands.ERRANDS[errand](plan, channel))
+                tell(channel, **errands.ERRANDS[errand](plan, channel))
     except SetUpError as error:
         tell(channel, error=error.as_dict())
-        sys.exit(1)
-    sys.exit(0)
+        code = 1
+    os._exit(code)  # nothing is left to do, and taking an interpreter down takes its time
+
+
+def wait_for_order(channel: int) -> tuple[str, Plan]:
+    """The errand and its plan; no errand when the supervisor has gone."""
+    messenger = raw_socket(AF_UNIX, SOCK_SEQPACKET, 0, channel)
+    try:
+        data, ancillary, _, _ = messenger.recvmsg(64, 4096, MSG_CMSG_CLOEXEC)
+    finally:
+        messenger.detach()
+    if not data:
+        return "", {}
+    fds = array("i", ancillary[0][2]).tolist()
+    with open(fds.pop(0), "rb") as file:
+        errand, plan, kept = marshal.load(file)
+    new = dict(zip(kept, fds, strict=False))
+    if len(fds) > len(kept):
+        for stream in (1, 2):
+            os.dup2(fds[-1], stream)
+        os.close(fds[-1])
+    if "join" in plan:
+        plan["join"] = [(new[fd], kind) for fd, kind in plan["join"]]
+    return errand, plan
 
 
 def tell(channel: int, **message: Any) -> None:

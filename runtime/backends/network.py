@@ -120,8 +120,8 @@ def _open_network(flags: int, undo: contextlib.ExitStack) -> tuple[tuple[int, in
     """Descriptors keep the namespaces alive; no process needs to stay in them."""
     kinds = (("user", syscalls.CLONE_NEWUSER), ("net", syscalls.CLONE_NEWNET))
     join = []
-    with Launcher("network", {"flags": flags}) as launcher:
-        answer = launcher.receive(10)
+    with Launcher() as launcher:
+        answer = launcher.order("network", {"flags": flags}).receive(10)
         if answer is None:
             launcher.process.kill()
             raise EOFError

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hotfire.runtime.backend import Attempt, ContainerSpec, Mount, MountMode, Place
-from hotfire.runtime.backends import isolation, network, syscalls
+from hotfire.runtime.backends import isolation, network, spawn, syscalls
 from hotfire.runtime.backends.container import ProcessContainer
 from hotfire.runtime.backends.copying import copy_tree, remove_tree
 from hotfire.runtime.backends.entering import enter
@@ -22,7 +22,6 @@ from hotfire.runtime.backends.findings import setup_report
 from hotfire.runtime.backends.isolation import Chosen, Isolation
 from hotfire.runtime.backends.network import JobNetwork
 from hotfire.runtime.backends.placing import Placing, copied
-from hotfire.runtime.backends.spawn import Launcher
 from hotfire.runtime.backends.steps import SetUpError
 from hotfire.runtime.errors import PlatformError, ValidationError
 from hotfire.runtime.events import Note, Observer
@@ -174,7 +173,7 @@ class ProcessSession:
         log = os.open(spec.dir.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             keep = [*(fd for fd, _ in plan["join"]), *plan["hold"]]
-            launcher = Launcher("host", plan, keep=keep, output=log)
+            launcher = spawn.take().order("host", plan, keep=keep, output=log)
         finally:
             os.close(log)
         try:

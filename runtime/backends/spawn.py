@@ -1,7 +1,12 @@
-"""Start :mod:`hotfire.runtime.backends.launcher` as a process of its own, and talk to it."""
+"""Start :mod:`hotfire.runtime.backends.launcher` as a process of its own, and talk to it.
+
+Its interpreter takes as long to start as hotfire's own imports. Whoever knows early that it will be needed calls
+:func:`warm_up`, and the first host finds it ready.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import marshal
 import os
 import select
@@ -30,31 +35,19 @@ main(*sys.argv[2:])"""
 class Launcher:
     """A running launcher. Closing it, or the death of this process, ends whatever it has started."""
 
-    def __init__(
-        self,
-        errand: str,
-        plan: Mapping[str, Any],
-        *,
-        keep: Sequence[int] = (),
-        output: int | None = subprocess.DEVNULL,
-        terminal: bool = False,
-    ) -> None:
-        """``keep``: descriptors it inherits. ``output``: where stdout and stderr go. ``terminal``: it shares ours."""
+    def __init__(self, *, terminal: bool = False) -> None:
+        """It waits for an order. ``terminal``: it shares ours, and our standard streams; else it has none."""
         self.sockets: list[socket.socket] = []
         """Listening sockets that the launcher has handed over; whoever takes them out closes them."""
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        plan_fd = os.memfd_create("hotfire-plan")
+        streams = None if terminal else subprocess.DEVNULL
         try:
-            with open(plan_fd, "wb", closefd=False) as file:
-                marshal.dump(dict(plan), file)
-            os.lseek(plan_fd, 0, os.SEEK_SET)
-            fds = (plan_fd, theirs.fileno())
             self.process = subprocess.Popen(
-                [_python(), "-I", "-S", "-c", _BOOT, _HERE, errand, *map(str, fds)],
-                stdin=None if terminal else subprocess.DEVNULL,
-                stdout=None if terminal else output,
-                stderr=None if terminal else output,
-                pass_fds=(*fds, *keep),
+                [_python(), "-I", "-S", "-c", _BOOT, _HERE, str(theirs.fileno())],
+                stdin=streams,
+                stdout=streams,
+                stderr=streams,
+                pass_fds=(theirs.fileno(),),
                 start_new_session=not terminal,
                 cwd="/",
             )
@@ -63,7 +56,33 @@ class Launcher:
             raise
         finally:
             theirs.close()
+
+    def order(
+        self,
+        errand: str,
+        plan: Mapping[str, Any],
+        *,
+        keep: Sequence[int] = (),
+        output: int | None = None,
+    ) -> Self:
+        """Have it do one errand.
+
+        Args:
+            keep: descriptors that the plan names, and that the launcher gets.
+            output: where what it starts writes to from now on.
+        """
+        sent = [*keep, *([] if output is None else [output])]
+        # A plan may be longer than a message.
+        plan_fd = os.memfd_create("hotfire-plan")
+        try:
+            with open(plan_fd, "wb", closefd=False) as file:
+                marshal.dump([errand, dict(plan), list(keep)], file)
+            os.lseek(plan_fd, 0, os.SEEK_SET)
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # receive() tells
+                socket.send_fds(self.channel, [b"order"], [plan_fd, *sent])
+        finally:
             os.close(plan_fd)
+        return self
 
     def wait_for_message(self, timeout: float | None = None) -> bool:
         """Whether, within ``timeout`` seconds (None: for ever), there is something to receive."""
@@ -123,25 +142,44 @@ class Launcher:
         self.close()
 
 
+_ready: list[Launcher] = []
+
+
+def warm_up() -> None:
+    """Start a launcher before it is known what for. Where it is never needed, it ends with this process."""
+    _ready.append(Launcher())
+
+
+def take() -> Launcher:
+    """A launcher that waits for an order: the one that is warm, or another."""
+    return _ready.pop() if _ready else Launcher()
+
+
 def ask(errand: str, plan: Mapping[str, Any], timeout: float = 10) -> dict[str, Any]:
-    """Run an errand to its end and return what it says.
+    """Have an errand done that leaves the launcher as it was, and return what it says.
 
     Raises:
         SetUpError: a step was refused.
         PlatformError: it ended, or took ``timeout`` seconds, without a word.
     """
-    with Launcher(errand, plan) as launcher:
-        try:
-            answer = launcher.receive(timeout)
-        except EOFError:
-            answer = None
+    warm = bool(_ready)
+    launcher = take()
+    answer = None
+    try:
+        with contextlib.suppress(EOFError):
+            answer = launcher.order(errand, plan).receive(timeout)
         if answer is None:
             launcher.process.kill()
             raise PlatformError(
                 f"the launcher gave no answer to {errand!r} within {timeout:g} s.",
                 do=f"Try: {_python()} -I -S -c 'import ctypes'",
             )
-        return answer
+    finally:
+        if warm and answer is not None:
+            _ready.append(launcher)
+        else:
+            launcher.close()
+    return answer
 
 
 _HERE = str(Path(__file__).parent)
