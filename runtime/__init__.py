@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+TYPE_CHECKING = False  # every worker of a job imports this package, and typing would cost it two milliseconds
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
 
 
 def run(raw: Mapping[str, Any], **options: Any) -> dict[str, Any]:

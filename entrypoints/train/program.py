@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from dataclasses import dataclass
@@ -122,6 +121,8 @@ def _listing(code: Path, limit: int = 8) -> str:
 
 
 def _meant(name: str, code: Path) -> str:
+    import difflib
+
     files = [str(path.relative_to(code)) for path in list(code.rglob("*.py"))[:10_000]]
     same = [path for path in files if Path(path).name == Path(name).name]
     near = same or difflib.get_close_matches(name, files, n=1)

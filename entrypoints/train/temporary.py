@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -30,6 +29,8 @@ def short_temporary(environment: Mapping[str, str]) -> Iterator[Mapping[str, str
 
 def _link(path: Path) -> Path | None:
     """None where no link can be made: long temporary paths are then all there is."""
+    import tempfile
+
     try:
         for old in _TOP.glob(_PREFIX + "*"):  # of hosts that were killed
             if old.is_symlink() and not old.exists():

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import MutableMapping
-from importlib.metadata import version
 
 PATH = "XLA_PERSISTENT_CACHE_PATH"
 """Read by torch_xla at its first computation; `torch_xla.runtime.initialize_cache` sets it too."""
@@ -29,6 +28,8 @@ def prepare(environment: MutableMapping[str, str]) -> None:
     chosen = environment.get("HOTFIRE_COMPILE_CACHE", "")
     if not chosen or device not in _DEVICES or PATH in environment:
         return
+    from importlib.metadata import version  # as long as the start of Python itself
+
     directory = os.path.join(chosen, f"xla-{version('torch_xla')}-{device.lower()}")
     os.makedirs(directory, exist_ok=True)
     environment[PATH] = directory

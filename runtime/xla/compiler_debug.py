@@ -19,9 +19,12 @@ from collections.abc import MutableMapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hotfire.runtime.xla.compilers import StepHook, parameters
+from hotfire.runtime.xla.compilers import parameters
+
+if TYPE_CHECKING:
+    from hotfire.runtime.xla.compilers import StepHook
 
 MAX_GRAPHS = 20
 """Of a script that makes a new one at every step."""
