@@ -6,7 +6,7 @@ one table of what the service does beyond them (:mod:`hotfire.runtime.rules`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +51,18 @@ def parse(raw: Any, *, region: str, cache_dir: Path | None = None) -> spec.Train
     if faults:
         raise traits.RequestInvalid(faults)
     if refusals := list(unsupported(raw)):
-        raise UnsupportedError(
-            " ".join(what for what, _ in refusals), do=" ".join(do for _, do in refusals)
-        )
+        raise _refused(refusals)
     return _job(raw, region)
+
+
+def _refused(refusals: Sequence[tuple[str, str]]) -> UnsupportedError:
+    """One refusal as it is; several as a list, each with what to do about it."""
+    if len(refusals) == 1:
+        what, do = refusals[0]
+        return UnsupportedError(what, do=do)
+    lines = [f"  {what} {do}" for what, do in refusals]
+    what = "\n".join([f"{len(refusals)} things cannot be had here:", *lines])
+    return UnsupportedError(what, do="Correct them and run it again; nothing was started.")
 
 
 def _job(raw: Mapping[str, Any], region: str) -> spec.TrainingJob:

@@ -44,12 +44,19 @@ class RequestInvalid(ValidationError):
     def __init__(self, faults: Sequence[Fault]) -> None:
         count = len(faults)
         noun = "error" if count == 1 else "errors"
-        hints = dict.fromkeys(fault.hint for fault in faults if fault.hint)
+        hints = dict.fromkeys(printable(fault.hint) for fault in faults if fault.hint)
         super().__init__(
             f"{count} validation {noun} detected: " + "; ".join(map(str, faults)),
-            do=printable(" ".join(hints)) or "Correct the request; nothing was started.",
+            do="\n".join(hints) or "Correct the request; nothing was started.",
         )
         self.faults = tuple(faults)
+
+    def lines(self) -> Iterator[str]:
+        """For people: each fault on a line of its own, and what to do about it indented below."""
+        for fault in self.faults:
+            yield str(fault)
+            if fault.hint:
+                yield f"  {printable(fault.hint)}"
 
 
 Extensions = Mapping[tuple[str, str], str]

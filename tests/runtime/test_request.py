@@ -435,6 +435,19 @@ def test_all_faults_at_once() -> None:
     }
 
 
+def test_what_to_do_stands_below_the_fault_that_it_is_for() -> None:
+    raw = document("sdk_torch_distributed.json")
+    raw["AlgorithmSpecification"]["TrainingInputMode"] = "Fil"
+    raw["OutputDataConfig"]["S3OutputPath"] = "/tmp/out"
+    raw["ResourceConfig"]["InstanceCount"] = "2"
+    with pytest.raises(RequestInvalid) as caught:
+        parse(raw)
+    mode, mean, output, count, quotes = caught.value.lines()
+    assert "'algorithmSpecification.trainingInputMode'" in mode and "did you mean File?" in mean
+    assert "'outputDataConfig.s3OutputPath'" in output
+    assert "'resourceConfig.instanceCount'" in count and "without quotes" in quotes
+
+
 def test_the_form_is_the_services() -> None:
     raw = document("minimal.json")
     raw["ResourceConfig"]["InstanceCount"] = 0
@@ -583,6 +596,18 @@ UNSUPPORTED: dict[str, tuple[Edit, str]] = {
         "hub cannot be fetched",
     ),
 }
+
+
+def test_several_refusals_are_told_one_a_line_each_with_what_to_do() -> None:
+    raw = document("sdk_torch_distributed.json")
+    s3(raw).update(S3DataType="Converse")
+    raw["HyperParameters"]["mp_parameters"] = "{}"
+    with pytest.raises(UnsupportedError) as caught:
+        parse(raw)
+    head, source, parallel = caught.value.what.splitlines()
+    assert head == "2 things cannot be had here:"
+    assert "Converse" in source and source.endswith("Give S3Prefix.")
+    assert "mp_parameters" in parallel and "--distribution torch_distributed" in parallel
 
 
 @pytest.mark.parametrize(("edit", "named"), UNSUPPORTED.values(), ids=UNSUPPORTED)
