@@ -17,6 +17,9 @@ from hotfire.runtime.observe.samples import Usage, read_samples, summary_of, tre
 from hotfire.runtime.status import JobRecord, SecondaryStatus
 from hotfire.runtime.surroundings import Surroundings
 
+FOLLOW_SECONDS = 0.05
+"""Between two looks at a log that does not grow."""
+
 
 def describe(name: str, around: Surroundings, *, masked: bool = True) -> dict[str, Any]:
     """DescribeTrainingJob: the request with the service's defaults, and the record (contract 9.2).
@@ -189,16 +192,19 @@ def read_logs(
 
     Raises:
         ResourceNotFound: no such job, host or attempt.
+        OSError: of the observer, if it raises one.
     """
     number, dirs = host_dirs(name, around, host=host, attempt=attempt)
     job_dir, over = around.store.open(name), False
     while True:
         logs = {one: directory.log for one, directory in dirs.items()}
-        with LogPump(logs, begin(number, dirs)):
-            while follow and not (over := around.store.record(name).status.terminal):
-                if number < max(job_dir.attempts(), default=0):
-                    break
-                time.sleep(0.1)
+        pump = LogPump(logs, begin(number, dirs))
+        while follow and not (over := around.store.record(name).status.terminal):
+            if number < max(job_dir.attempts(), default=0):
+                break
+            if not pump.read():
+                time.sleep(FOLLOW_SECONDS)
+        pump.finish()
         if not follow or attempt is not None:
             return
         if over and number >= max(job_dir.attempts(), default=0):

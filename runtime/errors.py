@@ -17,6 +17,7 @@ class ExitCode(IntEnum):
     REFUSED = 2
     STOPPED = 3
     INTERNAL = 70
+    INTERRUPTED = 130
 
 
 class HotfireError(Exception):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 import sys
+import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -50,6 +54,16 @@ class _Commands(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            code = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # The reader of our output has gone (`hotfire ps | head`): not worth a word, nor click's exit code 1.
+            give_up_stdout()
+            return 0
+        return code
+
 
 @click.group(
     cls=_Commands,
@@ -64,6 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit; every error of ours is shown in two lines and ends with its own code."""
     from hotfire.runtime.errors import ExitCode, HotfireError
 
+    # Closed by the caller (`>&-`): whatever is written goes nowhere, and no other file gets its number.
+    sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     try:
         code = hotfire.main(
             args=None if arguments is None else list(arguments),
@@ -71,11 +88,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             standalone_mode=False,
         )
     except HotfireError as error:
-        faults = getattr(error, "faults", ())
-        if len(faults) > 1:
-            # One a line for people; the message itself keeps the service's single line.
+        if len(getattr(error, "faults", ())) > 1:
+            # A line each for people; the message itself keeps the service's single line.
             head = error.what.partition(": ")[0]
-            complain("\n       ".join([f"{head}:", *map(str, faults)]), error.do)
+            lines = error.lines()  # type: ignore[attr-defined]
+            complain("\n       ".join([f"{head}:", *lines]), "Nothing was started.")
         else:
             complain(error.what, error.do)
         code = error.exit_code
@@ -85,12 +102,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = ExitCode.REFUSED
     except (click.Abort, KeyboardInterrupt):
         complain("interrupted.", "hotfire ps shows which jobs exist, and how they ended.")
-        code = ExitCode.STOPPED
-    except BrokenPipeError:
-        # The reader of our output has gone (`hotfire ps | head`): not worth a word.
-        sys.stdout = None
-        code = ExitCode.COMPLETED
+        code = ExitCode.INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the exit code is not to be that of a failed job
+        give_up_stdout()
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            where = error.filename or "the output"
+            complain(f"{where} cannot be written: {error.strerror}.", "Make room there.")
+        else:
+            traceback.print_exc()
+            complain("this is a defect of hotfire.", "Please report it with the lines above.")
+        code = ExitCode.INTERNAL
     sys.exit(int(code or 0))
+
+
+def give_up_stdout() -> None:
+    """What is left in its buffer has nowhere to go; flushing it at the exit would hide how the command ended."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def complain(what: str, do: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import click
 
@@ -47,13 +48,16 @@ def logs(name: str, host: str | None, follow: bool, attempt: int | None, as_json
     from hotfire.runtime.surroundings import Surroundings
 
     around = Surroundings.here()
-    lines = JsonLines(sys.stdout)
     hosts = (host,) if host else tuple(description.hosts_of(around.store.request(name)))
     printer = LogPrinter(sys.stdout.buffer, hosts, live=sys.stdout.isatty())
-    begin = lines.begin if as_json else lambda *_: printer
+
+    def show(event: Any) -> None:
+        printer(event)
+        if printer.lost is not None:
+            raise printer.lost  # there is no job to run on, unlike in `hotfire run`
+
+    begin = JsonLines(sys.stdout.buffer).begin if as_json else lambda *_: show
     description.read_logs(name, around, begin, host=host, attempt=attempt, follow=follow)
-    lines.close()
-    printer.close()
 
 
 @click.command(short_help="List the jobs.")

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from hotfire.entrypoints.cli import give_up_stdout
 from hotfire.runtime.events import Event, LogChunk, Metrics, Note, Progress, Transition
 from hotfire.runtime.observe.logs import LogPrinter
 from hotfire.runtime.trees import printable
@@ -75,9 +76,8 @@ class Console:
     def close(self) -> None:
         """After the last log chunk: write what never got its newline."""
         self._printer.close()
-        if self._printer.broken:
-            # What is left in the buffer has no reader; flushing it would hide how the job ended.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if self._printer.lost is not None:
+            give_up_stdout()
             self._say("warning: the reader of the log went away; hotfire logs shows all of it.")
 
     def _say(self, line: str) -> None:

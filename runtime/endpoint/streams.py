@@ -16,6 +16,7 @@ from pathlib import Path
 
 from hotfire.runtime.layout import JobDir
 from hotfire.runtime.observe import log_pieces
+from hotfire.runtime.observe.metrics import escape
 
 EVENT_BYTES = 256 * 1024 - 26
 """Longest message of an event; longer lines become several (contract 6.1)."""
@@ -23,7 +24,6 @@ PAGE_BYTES = 1 << 20
 EVENT_OVERHEAD = 26
 """What every event counts beside its message."""
 _BLOCK = 1 << 16
-_CONTROL = {code: f"#{code:03o}" for code in [*range(10), *range(11, 32), 127]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,4 +214,4 @@ def _lines(data: bytes, *, last: bool) -> Iterator[bytes]:
 
 def message_of(line: bytes) -> str:
     """A line as it arrives: control characters as ``#`` and three octal digits (contract 6.1)."""
-    return line.rstrip(b"\n").decode("utf-8", "replace").translate(_CONTROL)
+    return escape(line.rstrip(b"\n")).decode("utf-8", "replace")

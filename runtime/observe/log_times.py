@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self, TextIO
+from typing import BinaryIO, Self
 
 from hotfire.runtime.events import Event, LogChunk
 from hotfire.runtime.layout import HostDir
@@ -81,13 +81,12 @@ class JsonLines:
     256 KiB in pieces (contract 6.1).
     """
 
-    out: TextIO
+    out: BinaryIO
     _attempt: int = 0
     _hosts: dict[str, _Host] = field(default_factory=dict)
 
     def begin(self, attempt: int, dirs: Mapping[str, HostDir]) -> Self:
         """The chunks that follow are of this attempt, from the beginning of its logs on."""
-        self.close()
         self._attempt = attempt
         self._hosts = {host: _Host.of(directory) for host, directory in dirs.items()}
         return self
@@ -105,14 +104,6 @@ class JsonLines:
             self._write(event.host, host, piece)
         self.out.flush()
 
-    def close(self) -> None:
-        """Write what never got its newline."""
-        for name, host in self._hosts.items():
-            if host.pending:
-                self._write(name, host, host.pending)
-        self._hosts = {}
-        self.out.flush()
-
     def _write(self, name: str, host: _Host, line: bytes) -> None:
         for begin in range(0, max(1, len(line)), LINE_CAP):
             piece = line[begin : begin + LINE_CAP]
@@ -123,5 +114,5 @@ class JsonLines:
                 "attempt": self._attempt,
                 "message": escape(piece).decode("utf-8", "replace"),
             }
-            self.out.write(json.dumps(document, ensure_ascii=False) + "\n")
+            self.out.write(json.dumps(document, ensure_ascii=False).encode() + b"\n")
             host.at += len(piece)

@@ -21,11 +21,10 @@ IDLE_SECONDS = 0.02
 
 
 class LogPump:
-    """Follows the log file of every host in one thread; leaving the ``with`` reads what is left.
+    """Reads the logs of all hosts as they grow: with :meth:`read`, or in a ``with`` that does so in a thread.
 
-    Leave it only after the hosts have ended: then nothing can be lost, and a last line that never got its newline gets
-    it, so that it does not run into what is observed next. ``seen`` is told the host and the offset of new bytes before
-    the observer gets them; ``rotations``, by host, get what was read out of the way.
+    ``seen`` is told the host and the offset of new bytes before the observer gets them; ``rotations``, by host, get what
+    was read out of the way.
     """
 
     def __init__(
@@ -56,7 +55,14 @@ class LogPump:
     ) -> None:
         self._done.set()
         self._thread.join()
-        while self._read_all():
+        self.finish()
+
+    def finish(self) -> None:
+        """Read what is left. Once the hosts have ended, nothing can be lost.
+
+        A last line that never got its newline gets it, so that it does not run into what is observed next.
+        """
+        while self.read():
             pass
         for host, offset in self._offsets.items():
             if not self._whole[host]:
@@ -66,10 +72,11 @@ class LogPump:
 
     def _follow(self) -> None:
         while not self._done.is_set():
-            if not self._read_all():
+            if not self.read():
                 self._done.wait(IDLE_SECONDS)
 
-    def _read_all(self) -> int:
+    def read(self) -> int:
+        """Hand on what is new, up to a chunk of each host: how many bytes it was."""
         return sum(self._read(host, path) for host, path in self._logs.items())
 
     def _read(self, host: str, path: Path) -> int:
@@ -90,7 +97,8 @@ class LogPrinter:
     """Writes chunks to one stream, whole lines with a prefix per host; exact bytes when there is only one host.
 
     On a terminal, the unfinished line of a host (a progress bar) is kept live on the last row.
-    Losing the stream (``hotfire run | head``) must not end the job: output is dropped, the log files keep it.
+    Losing the stream (``hotfire run | head``) must not end the job: ``lost`` says why, what follows is dropped, the log
+    files keep it.
     """
 
     def __init__(self, stream: BinaryIO, hosts: tuple[str, ...], *, live: bool) -> None:
@@ -103,7 +111,7 @@ class LogPrinter:
         self._pending = dict.fromkeys(hosts, b"")
         self._row: str | None = None
         self._lock = threading.Lock()
-        self.broken = False
+        self.lost: OSError | None = None
 
     def __call__(self, chunk: LogChunk) -> None:
         with self._lock:
@@ -154,13 +162,10 @@ class LogPrinter:
         self._write(clear + b"\r\x1b[K" + self._prefix[host] + shown)
 
     def _write(self, data: bytes) -> None:
-        if self.broken:
+        if self.lost is not None:
             return
         try:
             self._stream.write(data)
             self._stream.flush()
-        except (BrokenPipeError, ValueError):
-            self.broken = True
-        except OSError:
-            # The terminal or the disk behind stdout has gone: the job goes on, its log is on disk.
-            self.broken = True
+        except OSError as error:
+            self.lost = error

@@ -141,7 +141,7 @@ def _compile(regex: str, engine: Engine, **options: Any) -> Any:
     except re2.error as error:
         text = error.args[0] if error.args else b""
         message = text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
-        raise _Refused(f"RE2 does not take {_construct(message)}") from None
+        raise _Refused(f"RE2 refuses it: {_construct(message)}") from None
 
 
 def _re2_options(**changes: Any) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-OK = 0
+OK, INTERNAL, INTERRUPTED = 0, 70, 130
 SMALL = {"HOTFIRE_LOG_PIECE": "20kB"}
 
 Eventually = Callable[[Callable[[], object]], None]
@@ -71,7 +71,7 @@ def test_two_hosts_are_followed_from_piece_to_piece(hotfire: Any, eventually: Ev
 def test_a_supervisor_killed_among_pieces_loses_and_doubles_no_line(
     hotfire: Any, eventually: Eventually, supervisors: Callable[[], list[int]]
 ) -> None:
-    """Two attempts, the first of them without an end; a reader that goes away; and nothing left after the deletion."""
+    """Two attempts, the first of them without an end, and nothing left after the deletion."""
     hotfire.script(
         "import itertools, os, time\n"
         "mark = '/opt/ml/checkpoints/mark'\n"
@@ -106,17 +106,53 @@ def test_a_supervisor_killed_among_pieces_loses_and_doubles_no_line(
     assert first == list(range(len(first))) and len(first) > 5_000
     assert (job / "attempts" / "1" / "algo-1" / "log").exists(), "nobody has closed the last piece"
     assert numbers(hotfire("logs", "cut").stdout) == list(range(5_000))
-    reader = subprocess.Popen(
-        hotfire.argv("logs", "cut"),
-        env=hotfire.env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert reader.stdout is not None and reader.stdout.readline()
-    reader.stdout.close()
-    assert reader.stderr is not None
-    with reader.stderr:
-        assert reader.stderr.read() == b""
-    reader.wait(240)
     assert hotfire("delete", "cut").returncode == OK
     assert list((hotfire.home / "jobs").iterdir()) == []
+
+
+def test_output_that_nobody_takes(hotfire: Any) -> None:
+    """A reader that has gone is no error, and no output at all is none; a full disk is one, and says so."""
+    hotfire.script("print('loss = 1')")
+    metric = ("--metric", "loss=loss = ([0-9]+)")
+    assert hotfire("run", "train.py", "--name", "told", *metric).returncode == OK
+    for words in (
+        ("logs", "told"),
+        ("logs", "told", "--json"),
+        ("metrics", "told", "--csv"),
+        ("ps",),
+    ):
+        reader, gone = os.pipe()
+        os.close(reader)
+        with os.fdopen(gone, "wb") as pipe, Path("/dev/full").open("wb") as full:
+            for out, code, said in ((pipe, OK, ""), (full, INTERNAL, "No space left")):
+                done = subprocess.run(
+                    hotfire.argv(*words),
+                    env=hotfire.env,
+                    stdout=out,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    check=False,
+                )
+                assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+                assert "Traceback" not in done.stderr and bool(done.stderr) is bool(said)
+        closed = subprocess.run(
+            ["sh", "-c", 'exec "$@" >&-', "sh", *hotfire.argv(*words)],
+            env=hotfire.env,
+            capture_output=True,
+            check=False,
+        )
+        assert (closed.returncode, closed.stderr) == (OK, b"")
+
+
+def test_ctrl_c_of_a_follower_leaves_the_job_alone(hotfire: Any, eventually: Eventually) -> None:
+    hotfire.script("import time\nprint('up', flush=True)\ntime.sleep(100)\n")
+    assert hotfire("run", "train.py", "--name", "calm", "--detach").returncode == OK
+    follower = hotfire.start("logs", "-f", "calm")
+    while follower.stdout.readline() != "up\n":
+        assert follower.poll() is None
+    follower.send_signal(signal.SIGINT)
+    _, stderr = follower.communicate(timeout=60)
+    assert (follower.returncode, "interrupted" in stderr) == (INTERRUPTED, True)
+    assert hotfire.describe("calm")["TrainingJobStatus"] == "InProgress"
+    assert hotfire("stop", "calm").returncode == OK
+    hotfire("wait", "calm")

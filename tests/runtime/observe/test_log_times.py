@@ -17,13 +17,14 @@ from hotfire.runtime.observe.metrics import LINE_CAP
 
 
 def told(directory: HostDir, cut: int = 1 << 20) -> list[dict[str, Any]]:
-    out = io.StringIO()
+    out = io.BytesIO()
     lines = JsonLines(out)
     lines.begin(2, {"algo-1": directory})
     data = directory.log.read_bytes()
     for begin in range(0, len(data), cut):
         lines(LogChunk(host="algo-1", data=data[begin : begin + cut]))
-    lines.close()
+    if not data.endswith(b"\n"):
+        lines(LogChunk(host="algo-1", data=b"\n"))  # as the pump does
     return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
@@ -46,7 +47,7 @@ def test_what_comes_later_comes_now(tmp_path: Path) -> None:
     host = HostDir(tmp_path)
     host.log.write_bytes(b"old\n")
     host.log_times.write_text("0 1000\n")
-    out = io.StringIO()
+    out = io.BytesIO()
     lines = JsonLines(out).begin(1, {"algo-1": host})
     before = time.time()
     lines(LogChunk(host="algo-1", data=b"old\nnew\n"))

@@ -72,7 +72,7 @@ def test_losing_the_reader_is_not_an_error() -> None:
     printer = LogPrinter(Gone(), ("algo-1",), live=False)
     printer(LogChunk(host="algo-1", data=b"x\n"))
     printer(LogChunk(host="algo-1", data=b"y\n"))
-    assert printer.broken
+    assert isinstance(printer.lost, BrokenPipeError)
 
 
 @pytest.mark.parametrize("ending", ["", "no newline at the end \N{SNOWMAN}"])
