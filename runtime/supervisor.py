@@ -66,10 +66,7 @@ def supervise(
             warnings = [*decided.warnings, *receipt.pop("warnings", [])]
             warnings += summarise(scraper, job_dir)
             receipt |= {"metrics": final_metrics(scraper.statistics), "warnings": warnings}
-            receipt["metric_counts"] = [
-                {"name": one.name, "last": one.last, "counts": one.counts}
-                for one in scraper.statistics
-            ]
+            receipt["metric_counts"] = [one.summary() for one in scraper.statistics]
             finish(prepared, journal, decided, receipt)
     finally:
         lock.close()
@@ -168,6 +165,8 @@ def run_job(
     waited = (journal.now() - journal.record.creation_time).total_seconds() if before else 0.0
     began = time.monotonic() - waited
     spent = journal.record.spent_seconds
+    if prepared.rehearsal is None:
+        journal.move(SecondaryStatus.STARTING, "Starting the training job")
     for number in itertools.count(max(before, default=0) + 1):
         limits = limits_of(prepared, spent, time.monotonic() - began)
         try:
@@ -192,6 +191,8 @@ def run_job(
     journal.move(SecondaryStatus.UPLOADING, "Uploading generated training model", **ended)
     billable = max(1, round(spent * (1 - prepared.spot_discount)))
     receipt = {**attempted.receipt, "attempts": number, "billable_seconds": billable}
+    if prepared.job.enable_managed_spot_training:
+        receipt["spot_discount"] = prepared.spot_discount
     if failed and shutil.disk_usage(journal.job_dir.root).free < LITTLE_ROOM:
         # Neither the host's failure file nor its log may have found room for the cause.
         full = f"the disk of {journal.job_dir.root} is full: that may be why the job failed"

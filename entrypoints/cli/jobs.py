@@ -18,6 +18,7 @@ def describe(name: str, as_json: bool) -> None:
     """Show job NAME."""
     from hotfire.entrypoints.cli.show import receipt
     from hotfire.runtime import description
+    from hotfire.runtime.observe.metric_files import known_statistics
     from hotfire.runtime.surroundings import Surroundings
 
     around = Surroundings.here()
@@ -25,8 +26,15 @@ def describe(name: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(described, indent=2))
         return
-    facts = {"resources": description.resource_summaries(name, around)}
-    facts |= around.store.record(name).receipt
+    job_dir = around.store.open(name)
+    # Of a job that runs: what is known until now.
+    facts = {
+        "resources": description.resource_summaries(name, around),
+        "metric_counts": [
+            one.summary() for one in known_statistics(job_dir.statistics, job_dir.points)
+        ],
+        **around.store.record(name).receipt,
+    }
     click.echo(receipt(described, facts, description.samples_per_second(name, around)))
     for visit in described["SecondaryStatusTransitions"]:
         click.echo(f"  {visit['StartTime']}  {visit['Status']:<12} {visit['StatusMessage']}")

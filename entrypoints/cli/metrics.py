@@ -44,13 +44,11 @@ def metrics(
     from hotfire.runtime.observe import metric_files, samples
     from hotfire.runtime.surroundings import Surroundings
 
+    if as_csv + resources + as_json > 1:
+        raise click.UsageError("Choose one of --csv, --resources and --json.")
     around = Surroundings.here()
     points = metric_files.read_points(around.store.open(name).points)
-    if as_csv:
-        metric_files.to_csv(points, sys.stdout)
-    elif resources:
-        samples.to_csv(description.resource_samples(name, around), sys.stdout)
-    elif plot is not None or tensorboard is not None:
+    if plot is not None or tensorboard is not None:
         known = list(points)
         if tensorboard is not None and not known:
             raise ResourceNotFound(
@@ -68,7 +66,12 @@ def metrics(
 
             with writing(tensorboard):
                 write_events(known, tensorboard)
-    else:
+        points = iter(known)
+    if as_csv:
+        metric_files.to_csv(points, sys.stdout)
+    elif resources:
+        samples.to_csv(description.resource_samples(name, around), sys.stdout)
+    elif as_json or (plot is None and tensorboard is None):
         show(name, as_json)
 
 

@@ -138,7 +138,7 @@ def receipt(described: dict[str, Any], facts: dict[str, Any], samples_per_second
     if seconds := described.get("TrainingTimeInSeconds"):
         speed = f", {samples_per_second} samples/s" if samples_per_second else ""
         lines.append(f"  time       {seconds} s{speed}")
-        lines += [f"             {line}" for line in spot_lines(described, seconds)]
+        lines += [f"             {line}" for line in bill_lines(described, facts, seconds)]
     for one in facts.get("metric_counts", []):
         name = printable(one["name"]) + (f" = {one['last']:g}" if one["last"] is not None else "")
         lines.append(f"  metric     {name} ({printable(one['counts'])})")
@@ -181,20 +181,19 @@ def usage(used: dict[str, Any], volume_gb: int) -> str:
     return ", ".join([*found, f"disk {size(disk)}{unused}"])
 
 
-def spot_lines(described: dict[str, Any], seconds: int) -> list[str]:
-    """The SDK's own lines about the bill of a managed spot job; times the number of instances, as there."""
-    if not described.get("EnableManagedSpotTraining"):
-        return []
+def bill_lines(described: dict[str, Any], facts: dict[str, Any], seconds: int) -> list[str]:
+    """The SDK's own lines about the bill, times the number of instances, as there; and what they assume."""
     config = described["ResourceConfig"]
     groups = config.get("InstanceGroups") or [config]
     hosts = sum(group["InstanceCount"] for group in groups)
     billable = described["BillableTimeInSeconds"]
-    saving = (1 - billable / seconds) * 100
-    return [
-        f"Training seconds: {seconds * hosts}",
-        f"Billable seconds: {billable * hosts} (assumes --spot-discount)",
-        f"Managed Spot Training savings: {saving:.1f}%",
-    ]
+    lines = [f"Training seconds: {seconds * hosts}", f"Billable seconds: {billable * hosts}"]
+    if described.get("EnableManagedSpotTraining"):
+        saving = (1 - billable / seconds) * 100
+        lines.append(f"Managed Spot Training savings: {saving:.1f}%")
+    if (discount := facts.get("spot_discount")) is not None:
+        lines.append(f"(assumed: --spot-discount {discount:g}; the bill's rule is the provider's)")
+    return lines
 
 
 def moment(value: object) -> str:

@@ -164,6 +164,10 @@ class Statistics:
             )
         return tuple(found)
 
+    def summary(self) -> dict[str, Any]:
+        """For the receipt, and ``describe``."""
+        return {"name": self.name, "last": self.last, "counts": self.counts}
+
     def to_json(self) -> dict[str, Any]:
         return {slot: getattr(self, slot) for slot in self.__dataclass_fields__}
 

@@ -56,16 +56,19 @@ def metric_panels(points: Iterable[MetricPoint]) -> list[Panel]:
 
 
 def usage_panels(samples: Mapping[str, Sequence[Usage]]) -> list[Panel]:
-    """CPU, memory, disk and GPU of each host, as far as they were measured."""
+    """CPU, memory, disk, network and GPU of each host, as far as they were measured."""
+
+    def scaled(unit: float, count: int | None) -> float | None:
+        return None if count is None else count / unit
+
     kinds: tuple[tuple[str, Callable[[Usage], float | None]], ...] = (
         ("CPU percent", lambda one: one.cpu_percent),
-        ("Memory GB", lambda one: one.memory_bytes / 1e9),
-        ("Disk GB", lambda one: None if one.disk_bytes is None else one.disk_bytes / 1e9),
+        ("Memory GB", lambda one: scaled(1e9, one.memory_bytes)),
+        ("Disk GB", lambda one: scaled(1e9, one.disk_bytes)),
+        ("Network MB received", lambda one: scaled(1e6, one.network_received_bytes)),
+        ("Network MB sent", lambda one: scaled(1e6, one.network_sent_bytes)),
         ("GPU percent", lambda one: one.gpu_percent),
-        (
-            "GPU memory GB",
-            lambda one: None if one.gpu_memory_bytes is None else one.gpu_memory_bytes / 1e9,
-        ),
+        ("GPU memory GB", lambda one: scaled(1e9, one.gpu_memory_bytes)),
     )
     panels = []
     for title, value in kinds:

@@ -42,6 +42,7 @@ def test_metrics_of_all_hosts_reach_describe_and_the_table(hotfire: Any) -> None
     assert (hotfire.cwd / "m.png").read_bytes().startswith(b"\x89PNG")
     runs = sorted(path.parent.name for path in hotfire.cwd.glob("board/*/events.out.tfevents.*"))
     assert runs == ["algo-1", "algo-2"]
+    assert hotfire("metrics", "measured", "--csv", "--json").returncode == 2
     refused = hotfire("metrics", "measured", "--plot", "no/such/place.png")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "place.png cannot be written" in refused.stderr
@@ -57,6 +58,7 @@ def test_metrics_are_seen_while_the_job_runs(hotfire: Any, eventually: Any) -> N
     words = ("run", "train.py", "--name", "live", "--metric", "loss=loss = ([0-9.]+)", "--detach")
     assert hotfire(*words).returncode == 0
     eventually(lambda: "0.5" in hotfire("metrics", "live").stdout)
+    assert "  metric     loss = 0.5 (matched 1)\n" in hotfire("describe", "live").stdout
     assert "loss = 0.5" in json.dumps(hotfire("logs", "live").stdout)
     hotfire("stop", "live")
     assert hotfire("wait", "live").returncode == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -57,7 +58,22 @@ def test_a_rehearsed_interruption_resumes_on_a_fresh_host(hotfire: Any) -> None:
         assert archive.getnames() == [f"from-{steps(last)[0]}"]
     kept = {path.name for path in (hotfire.cwd / "kept").iterdir()}
     assert {str(step) for step in range(10)} <= kept
-    assert "Managed Spot Training savings: " in hotfire("describe", "spot").stdout
+    training, billable = described["TrainingTimeInSeconds"], described["BillableTimeInSeconds"]
+    shown = [line.strip() for line in hotfire("describe", "spot").stdout.splitlines()]
+    assert {
+        f"Training seconds: {training}",
+        f"Billable seconds: {billable}",
+        f"Managed Spot Training savings: {(1 - billable / training) * 100:.1f}%",
+        "(assumed: --spot-discount 0.7; the bill's rule is the provider's)",
+    } <= set(shown)
+    # As the SDK shows a job: every message of a status, in order.
+    told = re.findall(r"^[-0-9]+ [:0-9]+ (.*)$", result.stderr, re.MULTILINE)
+    begins = [
+        "Starting - Starting the training job",
+        "Starting - Preparing the instances for training",
+    ]
+    assert told[:2] == begins
+    assert told[told.index("Interrupted - The training job was interrupted") + 1 :][:2] == begins
 
 
 @pytest.mark.parametrize(

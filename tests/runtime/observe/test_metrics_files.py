@@ -109,7 +109,7 @@ def test_the_picture_shows_every_panel() -> None:
             cpu_percent=None if not second else 50.0,
             memory_bytes=second,
             disk_bytes=None,
-            network_received_bytes=None,
+            network_received_bytes=1_000_000 * second,
             network_sent_bytes=None,
             gpu_percent=None,
             gpu_memory_bytes=None,
@@ -122,11 +122,13 @@ def test_the_picture_shows_every_panel() -> None:
         'odd "name",\n',
         "CPU percent",
         "Memory GB",
+        "Network MB received",
     ]
+    assert [value for _, value in panels[-1].series["algo-1"]] == [0, 1, 2]
     width, height, rows = decoded(png(panels))
-    assert (width, height) == (900, 4 * 170)
+    assert (width, height) == (900, 5 * 170)
     line = bytes((0, 90, 181))
-    for number in range(4):
+    for number in range(5):
         assert any(line in row for row in rows[170 * number : 170 * (number + 1)])
     assert decoded(png([]))[:2] == (900, 170)
 
