@@ -110,6 +110,10 @@ class Container(Protocol):
     def max_rss_bytes(self) -> int | None:
         """Resident memory of the largest process that ran in the host; None before its end or where it is unknown."""
 
+    @property
+    def pid(self) -> int:
+        """Process id on this machine of the host's first process; 0 where nothing runs."""
+
     def pids(self) -> list[int]:
         """Process ids on this machine of everything that runs in the host now; PID 1 of the host first."""
 

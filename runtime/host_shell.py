@@ -74,8 +74,7 @@ def shell(
         undo.callback(container.remove)
         if docker:
             return docker_shell.enter(container.id, command, around.environ)
-        (first, *_) = container.pids()
-        return process.enter(first, argv, {**chosen.spec.env, **prepared.passed, **terminal})
+        return process.enter(container.pid, argv, {**chosen.spec.env, **prepared.passed, **terminal})
 
 
 def environment_of(pid: int) -> dict[str, str]:

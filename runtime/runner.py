@@ -459,7 +459,7 @@ def write_files(planned: Sequence[plan.HostPlan]) -> None:
 
 def write_pid(container: Container, path: Path) -> None:
     """Leave the process id of a host's first process, with its start time, for ``hotfire shell``."""
-    for pid in container.pids()[:1]:
+    if pid := container.pid:
         path.write_text(f"{pid} {start_time(pid)}", encoding="ascii")
 
 

@@ -38,6 +38,10 @@ class ProcessContainer:
         """The process id of the host's first process on this machine: what :func:`process.enter` takes."""
         return str(self._pid)
 
+    @property
+    def pid(self) -> int:
+        return self._pid if self._code is None else 0
+
     def pids(self) -> list[int]:
         if self._code is not None:
             return []
