@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from hotfire.runtime.backends.processes import descendants
 
 WORKERS = Path(__file__).parent / "workers"
 ROOT = Path(__file__).parents[3]
@@ -76,7 +80,10 @@ def launch(
     finally:
         for process in started:
             if process.poll() is None:
-                process.kill()
+                # torchrun's workers have sessions of their own, and live on when it is killed.
+                for pid in [process.pid, *descendants(process.pid)]:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
                 process.wait()
     return finished
 
