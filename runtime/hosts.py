@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TypeVar
 
 from hotfire.runtime.backend import Container, ContainerSpec, Session
@@ -22,37 +22,38 @@ def started(
     error is raised afterwards.
     """
     found: dict[str, Container] = {}
+    failed: list[BaseException] = []
 
     def start(spec: ContainerSpec) -> None:
         container = session.start(spec)
         found[spec.host] = container
         up(container)
 
+    def remove(container: Container) -> None:
+        try:
+            container.remove()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            failed.append(error)
+
     try:
-        if session.parallel:
-            _all(start, specs, side_by_side=True)
-        else:
-            for spec in specs:
-                start(spec)
+        _each(start, specs, side_by_side=session.parallel)
         yield [found[spec.host] for spec in specs]
     finally:
-        _all(_remove, [*found.values()], side_by_side=session.parallel)
+        _each(remove, [*found.values()], side_by_side=session.parallel)
+        if failed:
+            raise failed[0]
 
 
-def _remove(container: Container) -> None:
-    container.remove()
+def _each(work: Callable[[_T], None], items: Sequence[_T], *, side_by_side: bool) -> None:
+    """The first error is raised: at once, or, side by side, when the work on all the others has ended."""
+    if not side_by_side or len(items) < 2:
+        for one in items:
+            work(one)
+        return
+    # One host needs none, and a job's start is short.
+    from concurrent.futures import ThreadPoolExecutor
 
-
-def _all(work: Callable[[_T], object], items: Sequence[_T], *, side_by_side: bool) -> None:
-    """Every item is worked on whatever becomes of the others; the error of the first that failed is raised then."""
-    with ExitStack() as stack:
-        if side_by_side and len(items) > 1:
-            # One host needs none, and a job's start is short.
-            from concurrent.futures import ThreadPoolExecutor
-
-            pool = stack.enter_context(ThreadPoolExecutor(min(len(items), _AT_ONCE)))
-            for end in [pool.submit(work, one).result for one in items]:
-                stack.callback(end)
-        else:
-            for one in items:
-                stack.callback(work, one)
+    with ThreadPoolExecutor(min(len(items), _AT_ONCE)) as pool:
+        ended = [pool.submit(work, one) for one in items]
+    for future in ended:
+        future.result()

@@ -84,11 +84,11 @@ def push(
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
 
-    from hotfire.containers import engine as engines
     from hotfire.containers import registry
+    from hotfire.containers.engine import connect
     from hotfire.runtime.errors import DataError
 
-    engine = engines.connect(os.environ)
+    engine = connect(os.environ)
     try:
         client = boto3.client("ecr", region_name=region, endpoint_url=endpoint_url)
         pushed = registry.push_to_ecr(

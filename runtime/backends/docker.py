@@ -9,8 +9,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from hotfire.containers import engine as engines
-from hotfire.containers.engine import Creation, Engine, EngineGone, Joined, Limits, StartRefused
+from hotfire.containers.engine import Engine, connect
+from hotfire.containers.trouble import EngineGone, StartRefused
+from hotfire.containers.values import Creation, Joined, Limits
 from hotfire.runtime.backend import Attempt, ContainerSpec, Place
 from hotfire.runtime.backends import docker_doors as doorway
 from hotfire.runtime.backends import docker_image, docker_mounts, docker_network
@@ -37,7 +38,7 @@ class DockerBackend:
     @contextlib.contextmanager
     def open(self, attempt: Attempt, observer: Observer) -> Iterator[DockerSession]:
         with contextlib.ExitStack() as undo:
-            engine = engines.connect(self.environ)
+            engine = connect(self.environ)
             undo.callback(engine.close)
             alive = undo.enter_context(Alive())
             session = DockerSession(engine, attempt, alive.session, observer)

@@ -9,7 +9,10 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
-from hotfire.containers.engine import Engine, EngineGone, Output, State
+from hotfire.containers.engine import Engine
+from hotfire.containers.output import Output
+from hotfire.containers.trouble import EngineGone
+from hotfire.containers.values import State
 from hotfire.runtime.backend import ContainerSpec
 from hotfire.runtime.backends import processes
 from hotfire.runtime.errors import HotfireError
@@ -149,10 +152,12 @@ class DockerContainer:
         self._code = code
         self._ended.set()
 
+    @property
+    def pid(self) -> int:
+        return 0 if self._ended.is_set() else self._pid
+
     def pids(self) -> list[int]:
-        if self._ended.is_set() or not self._pid:
-            return []
-        return [self._pid, *processes.descendants(self._pid)]
+        return [pid, *processes.descendants(pid)] if (pid := self.pid) else []
 
     def poll(self) -> int | None:
         return self.wait(0)

@@ -24,7 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from hotfire.containers.engine import Bind, Creation, Engine, StartRefused
+from hotfire.containers.engine import Engine
+from hotfire.containers.trouble import StartRefused
+from hotfire.containers.values import Bind, Creation
 from hotfire.runtime.backends import netlink, syscalls
 from hotfire.runtime.errors import HotfireError
 from hotfire.runtime.events import Note, Observer

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hotfire.containers import engine as engines
-from hotfire.containers.engine import Engine
+from hotfire.containers.engine import Engine, connect
+from hotfire.containers.values import Image
 from hotfire.runtime import instances, plan_image
 from hotfire.runtime.errors import ValidationError
 from hotfire.runtime.events import Note, Observer
@@ -48,7 +48,7 @@ def choose(
         text = "VolumeSizeInGB is not enforced: containers share the disk of this machine"
         observer(Note(text=text))
     try:
-        engine = engines.connect(environ)
+        engine = connect(environ)
     except ValidationError as error:
         if wishes.must_exist:
             raise
@@ -58,7 +58,7 @@ def choose(
         image = engine.image(name)
         if image is None and wishes.must_exist:
             raise missing(name)
-        image = image or engines.Image(id="")
+        image = image or Image(id="")
         _check(engine, name, image, observer)
         chosen = plan_image.Image(
             name=name,
@@ -109,7 +109,7 @@ def how_to_get(name: str) -> str:
     return f"Pull it (docker pull {name}) or build it (docker build -t {name} .)."
 
 
-def _check(engine: Engine, name: str, image: engines.Image, observer: Observer) -> None:
+def _check(engine: Engine, name: str, image: Image, observer: Observer) -> None:
     here = engine.architecture
     if image.architecture and here and image.architecture != here:
         raise ValidationError(

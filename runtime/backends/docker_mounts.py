@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from hotfire.containers.engine import Bind, Creation, Engine, StartRefused
+from hotfire.containers.engine import Engine
+from hotfire.containers.values import Bind, Creation
 from hotfire.runtime.backend import ContainerSpec, Mount, MountMode
 from hotfire.runtime.backends.copying import copy_tree, remove_tree
 from hotfire.runtime.backends.placing import copied, missing
@@ -235,8 +236,6 @@ def _ran(engine: Engine, creation: Creation) -> bool:
         container = engine.create(creation)
         engine.start(container)
         return engine.wait(container) == 0
-    except StartRefused:
-        return False
     except HotfireError:
         return False
     finally:

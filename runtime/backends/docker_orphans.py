@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from hotfire.containers import engine as engines
-from hotfire.containers.engine import Owned
+from hotfire.containers.engine import connect
+from hotfire.containers.values import Owned
 from hotfire.runtime.backends import docker_mounts
 from hotfire.runtime.backends.docker_labels import (
     DIRECTORY,
@@ -54,11 +55,8 @@ def find(environ: Mapping[str, str]) -> list[Orphan]:
     Raises:
         ValidationError: there is no engine, or it is not ours to use.
     """
-    engine = engines.connect(environ)
-    try:
+    with closing(connect(environ)) as engine:
         return _among(engine.owned(SESSION))
-    finally:
-        engine.close()
 
 
 def _among(owned: Sequence[Owned]) -> list[Orphan]:
@@ -71,8 +69,7 @@ def _among(owned: Sequence[Owned]) -> list[Orphan]:
 
 def remove(orphans: Sequence[Orphan], environ: Mapping[str, str], observer: Observer) -> None:
     """Remove them; containers that still run are killed. What root wrote in them becomes the user's."""
-    engine = engines.connect(environ)
-    try:
+    with closing(connect(environ)) as engine:
         for orphan in sorted(orphans, key=lambda one: _ORDER.index(one.kind)):
             engine.remove(orphan.owned)
             if HOST in orphan.owned.labels and _is_mine(orphan.directory):
@@ -80,8 +77,6 @@ def remove(orphans: Sequence[Orphan], environ: Mapping[str, str], observer: Obse
                 roots = (host.ml.root, host.scratch)
                 labels = orphan.owned.labels
                 docker_mounts.give_back(engine, orphan.owned.image, roots, labels, observer)
-    finally:
-        engine.close()
 
 
 _ORDER = ("container", "network", "volume")

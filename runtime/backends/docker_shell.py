@@ -9,9 +9,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
-from hotfire.containers import engine as engines
+from hotfire.containers.address import address
+from hotfire.containers.engine import connect
 from hotfire.runtime.backends.docker_labels import DIRECTORY, HOST, JOB
 from hotfire.runtime.errors import ResourceNotFound, ValidationError
 
@@ -24,14 +26,12 @@ def container_of(job: str, host: str, directory: Path, environ: Mapping[str, str
     Raises:
         ResourceNotFound: there is none.
     """
-    engine = engines.connect(environ)
-    try:
-        for one in engine.owned(f"{JOB}={job}"):
-            mine = Path(one.labels.get(DIRECTORY, "")).is_relative_to(directory)
-            if one.kind == "container" and one.labels.get(HOST) == host and mine:
-                return one.id
-    finally:
-        engine.close()
+    with closing(connect(environ)) as engine:
+        found = engine.owned(f"{JOB}={job}")
+    for one in found:
+        mine = Path(one.labels.get(DIRECTORY, "")).is_relative_to(directory)
+        if one.kind == "container" and one.labels.get(HOST) == host and mine:
+            return one.id
     raise ResourceNotFound(f"{host} of {job} has no container any more.", do="See hotfire ps.")
 
 
@@ -49,6 +49,6 @@ def enter(container: str, command: Sequence[str], environ: Mapping[str, str]) ->
         )
     flags = ["--interactive", *(["--tty"] if sys.stdin.isatty() else [])]
     flags += [f"--env={name}" for name in ("TERM", "COLORTERM") if name in environ]
-    there = {**environ, "DOCKER_HOST": engines.address(environ)}
+    there = {**environ, "DOCKER_HOST": address(environ)}
     argv = [docker, "exec", *flags, container, *(command or _SHELL)]
     return subprocess.run(argv, env=there, check=False).returncode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -13,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from hotfire.containers import engine as engines
 from hotfire.containers import registry
-from hotfire.containers.engine import Engine
+from hotfire.containers.engine import Engine, connect
 from hotfire.runtime.errors import DataError, ValidationError
 
 pytestmark = pytest.mark.docker
@@ -70,9 +70,8 @@ def downloaded(folder: Path) -> bool:
 
 @pytest.fixture
 def engine(docker_engine: dict[str, str]) -> Iterator[Engine]:
-    connected = engines.connect(docker_engine)
-    yield connected
-    connected.close()
+    with contextlib.closing(connect(docker_engine)) as connected:
+        yield connected
 
 
 @pytest.fixture

@@ -274,11 +274,8 @@ def desk(docker_engine: dict[str, str], docker_train: str, tmp_path: Path) -> It
 
 def owned(environ: dict[str, str], root: Path) -> list[str]:
     """Containers, networks and volumes of jobs below ``root``; others may use the same engine meanwhile."""
-    from hotfire.containers import engine as engines
+    from hotfire.containers.engine import connect
 
-    engine = engines.connect(environ)
-    try:
+    with contextlib.closing(connect(environ)) as engine:
         found = engine.owned("hotfire.session")
-    finally:
-        engine.close()
     return [one.name for one in found if one.labels["hotfire.directory"].startswith(str(root))]

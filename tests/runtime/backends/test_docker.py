@@ -19,8 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from hotfire.containers import engine as engines
-from hotfire.containers.engine import Engine
+from hotfire.containers.address import address
+from hotfire.containers.engine import Engine, connect
+from hotfire.containers.trouble import EngineGone
 from hotfire.runtime.backend import Attempt, Container, ContainerSpec, Resources
 from hotfire.runtime.backends import docker_doors, docker_network, docker_orphans
 from hotfire.runtime.backends.docker import DockerBackend, DockerSession
@@ -81,9 +82,8 @@ class Yard:
 
 @pytest.fixture
 def engine(docker_engine: dict[str, str]) -> Iterator[Engine]:
-    connected = engines.connect(docker_engine)
-    yield connected
-    connected.close()
+    with contextlib.closing(connect(docker_engine)) as connected:
+        yield connected
 
 
 @pytest.fixture
@@ -106,13 +106,13 @@ def yard(
 
 def test_no_engine(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="no container engine answers") as caught:
-        engines.connect({"DOCKER_HOST": f"unix://{tmp_path}/none.sock"})
+        connect({"DOCKER_HOST": f"unix://{tmp_path}/none.sock"})
     assert "systemctl start docker" in caught.value.do
 
 
 def test_an_engine_elsewhere() -> None:
     with pytest.raises(ValidationError, match=r"tcp://10\.0\.0\.1"):
-        engines.connect({"DOCKER_HOST": "tcp://10.0.0.1:2375"})
+        connect({"DOCKER_HOST": "tcp://10.0.0.1:2375"})
 
 
 def test_the_context_of_the_docker_command(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_the_context_of_the_docker_command(tmp_path: Path) -> None:
     meta.parent.mkdir(parents=True)
     meta.write_text('{"Endpoints": {"docker": {"Host": "unix:///run/mine.sock"}}}')
     (tmp_path / "config.json").write_text('{"currentContext": "mine"}')
-    assert engines.address({"DOCKER_CONFIG": str(tmp_path)}) == "unix:///run/mine.sock"
+    assert address({"DOCKER_CONFIG": str(tmp_path)}) == "unix:///run/mine.sock"
 
 
 def test_podman_is_refused(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_podman_is_refused(tmp_path: Path) -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             with pytest.raises(ValidationError, match="Podman") as caught:
-                engines.connect({"DOCKER_HOST": f"unix://{path}"})
+                connect({"DOCKER_HOST": f"unix://{path}"})
         finally:
             server.shutdown()
             path.unlink()
@@ -481,10 +481,10 @@ def test_an_engine_that_goes_away_is_not_waited_for_for_ever(
 
         def wait(container: str) -> int:
             gone.wait(10)
-            raise engines.EngineGone("the container engine stopped answering")
+            raise EngineGone("the container engine stopped answering")
 
         def state(container: str) -> None:
-            raise engines.EngineGone("the container engine stopped answering")
+            raise EngineGone("the container engine stopped answering")
 
         monkeypatch.setattr(session.engine, "wait", wait)
         container = session.start(yard.spec(session, "sleep", "600"))
