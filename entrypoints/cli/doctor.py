@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,6 @@ _NOT_OURS = frozenset(
         "max_wait",
         "interrupt_after",
         "spot_discount",
-        "checkpoints",
-        "checkpoint_local_path",
         "compiler",
         "compiler_debug",
     ]
@@ -61,9 +60,9 @@ _OURS = frozenset(["steps", "sarif", "strict", "budget", "update_budget"])
 def doctor(ctx: click.Context, /, **flags: Any) -> int:
     """Run a few steps of TARGET with XLA on this machine's CPU and report findings.
 
-    Takes the flags of `hotfire run`. The report goes to stdout, the job's log to stderr. Exit code:
-    0 done, 1 the job failed, 2 refused, 3 stopped, 4 findings or a larger budget with --strict,
-    70 internal error.
+    Takes the flags of `hotfire run`. The report goes to stdout, the job's log to stderr; checkpoints, and without
+    --output the model, are thrown away. Exit code: 0 done, 1 the job failed, 2 refused, 3 stopped, 4 findings or a
+    larger budget with --strict, 70 internal error.
     """
     from hotfire.runtime import service
     from hotfire.runtime.surroundings import Surroundings
@@ -79,29 +78,30 @@ def doctor(ctx: click.Context, /, **flags: Any) -> int:
     if not {"name", "replace"} & given and raw["TrainingJobName"] in around.store.names():
         raw["TrainingJobName"] = service.next_name(raw["TrainingJobName"], around)
     with tempfile.TemporaryDirectory(prefix="hotfire-doctor-") as directory:
-        examined = _examined(raw, flags["steps"], None if flags["output"] else Path(directory))
+        examined = _examined(raw, flags, Path(directory))
         return _carry_out(examined, flags, around)
 
 
-def _examined(raw: Mapping[str, Any], steps: int, scrap: Path | None) -> dict[str, Any]:
+def _examined(raw: Mapping[str, Any], flags: Mapping[str, Any], scrap: Path) -> dict[str, Any]:
     """The request with the collector switched on, and with what it leaves going to ``scrap``.
 
-    A few steps' model is worth nothing, and must not end up where a document sends the real one's.
+    A few steps' model is worth nothing, and must not end up where the real one goes unless
+    ``--output`` says so; checkpoints of the real job are never touched.
     """
     from hotfire.runtime.xla.doctor import settings
 
-    chosen = {settings.VARIABLE: str(steps), "HOTFIRE_COMPILER": "xla", "PJRT_DEVICE": "CPU"}
+    chosen = {"HOTFIRE_COMPILER": "xla", "PJRT_DEVICE": "CPU"}
+    chosen[settings.VARIABLE] = str(flags["steps"])
     request = {**raw, "Environment": {**raw.get("Environment", {}), **chosen}}
     request.pop("EnableManagedSpotTraining", None)
     stopping = request.get("StoppingCondition", {})
     request["StoppingCondition"] = {
         k: v for k, v in stopping.items() if k != "MaxWaitTimeInSeconds"
     }
-    if scrap is not None:
+    if not flags["output"]:
         request["OutputDataConfig"] = {"S3OutputPath": (scrap / "output").as_uri()}
-        if config := request.get("CheckpointConfig"):
-            fresh = {**config, "S3Uri": (scrap / "checkpoints").as_uri()}
-            request["CheckpointConfig"] = fresh
+    if config := request.get("CheckpointConfig"):
+        request["CheckpointConfig"] = {**config, "S3Uri": (scrap / "checkpoints").as_uri()}
     return request
 
 
@@ -121,9 +121,18 @@ def _carry_out(raw: dict[str, Any], flags: Mapping[str, Any], around: Any) -> in
         prepared, options, around, console, replace_existing=flags["replace"]
     )
     console.close()
+    grown = False
     report = _report(prepared, record, around)
     code = int(service.exit_code(record))
-    return _show(report, flags, prepared.code.source) if code == 0 else _failed(report, flags, code)
+    if code:
+        # A worker that was killed says nothing itself.
+        report = replace(report, error=report.error or record.failure_reason)
+    elif flags["budget"]:
+        report, grown = _against_budget(
+            report, Path(flags["budget"]), update=flags["update_budget"]
+        )
+    _show(report, flags, prepared.code.source)
+    return code or (FINDINGS if flags["strict"] and (report.failing or grown) else 0)
 
 
 def _report(prepared: Any, record: Any, around: Any) -> Report:
@@ -154,32 +163,18 @@ def _report(prepared: Any, record: Any, around: Any) -> Report:
     return judge.judge(sorted(ranks, key=lambda rank: rank.number), prepared.code.source)
 
 
-def _failed(report: Report, flags: Mapping[str, Any], code: int) -> int:
-    """The findings of a job that did not get through may say why."""
-    click.echo(json.dumps(report.to_json(), indent=2) if flags["as_json"] else report.text())
-    return code
-
-
-def _show(report: Report, flags: Mapping[str, Any], source: Path | None) -> int:
-    from dataclasses import replace
-
-    grown = False
-    if flags["budget"]:
-        change, grown = _against_budget(
-            report, Path(flags["budget"]), update=flags["update_budget"]
-        )
-        report = replace(report, change=change)
+def _show(report: Report, flags: Mapping[str, Any], source: Path | None) -> None:
+    """The findings of a job that did not get through may say why it did not."""
     if flags["sarif"]:
         from hotfire.runtime.xla.doctor import sarif
 
         document = sarif.document(report, _below_here(source))
         Path(flags["sarif"]).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     click.echo(json.dumps(report.to_json(), indent=2) if flags["as_json"] else report.text())
-    return FINDINGS if flags["strict"] and (report.failing or grown) else 0
 
 
-def _against_budget(report: Report, path: Path, *, update: bool) -> tuple[str, bool]:
-    """The change in words, and whether there are more graphs than before."""
+def _against_budget(report: Report, path: Path, *, update: bool) -> tuple[Report, bool]:
+    """The report with the change in words, and whether there are more graphs than before."""
     from hotfire.runtime.errors import ValidationError
     from hotfire.runtime.xla.doctor import report as reports
 
@@ -191,7 +186,7 @@ def _against_budget(report: Report, path: Path, *, update: bool) -> tuple[str, b
     if before is None or update:
         reports.store(path, report)
     before = now if before is None else before
-    return reports.compared(before, report), now > before and not update
+    return replace(report, change=reports.compared(before, report)), now > before and not update
 
 
 def _below_here(source: Path | None) -> str:

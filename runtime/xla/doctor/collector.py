@@ -103,17 +103,11 @@ def _print_summary(settings: Settings) -> None:
 
 
 def _error(steps: Steps) -> dict[str, Any] | None:
-    """The exception that ends the script, with the user's innermost line."""
+    """The exception that ends the script."""
     error = getattr(sys, "last_value", None)
     if not isinstance(error, Exception):
         return None
-    site, traceback = None, error.__traceback__
-    while traceback is not None:
-        file = traceback.tb_frame.f_code.co_filename
-        if steps.stack.is_user(file):
-            site = (file, traceback.tb_lineno)
-        traceback = traceback.tb_next
-    return {"type": type(error).__name__, "message": str(error)[:2000], "site": site}
+    return steps.stack.described(error)
 
 
 def _user_files(steps: Steps) -> list[str]:

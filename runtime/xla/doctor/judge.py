@@ -10,7 +10,7 @@ from hotfire.runtime.xla.doctor import graphs, rules_data, rules_graphs, rules_j
 from hotfire.runtime.xla.doctor.findings import Finding, Run, Severity
 from hotfire.runtime.xla.doctor.report import Report
 from hotfire.runtime.xla.doctor.sources import Sources
-from hotfire.runtime.xla.doctor.timeline import Rank
+from hotfire.runtime.xla.doctor.timeline import Rank, site_of
 
 RULES = (*rules_graphs.RULES, *rules_data.RULES, *rules_job.RULES, *rules_replicas.RULES)
 _ORDER = list(Severity)
@@ -37,8 +37,18 @@ def judge(ranks: Sequence[Rank], source: Path | None = None) -> Report:
         world_size=run.world_size,
         compilations=int(first.end.get("compilations", 0)),
         compile_seconds=float(first.end.get("compile_seconds", 0.0)),
-        error=(first.end.get("error") or {}).get("message", ""),
+        error=_error(run),
     )
+
+
+def _error(run: Run) -> str:
+    """What ended the script, and where: ``ValueError: no label (train.py:12)``; empty for nothing."""
+    error = run.first.end.get("error")
+    if not error:
+        return ""
+    file, line = run.sources.relative(site_of(error["site"]))
+    place = f" ({file}:{line})" if file else ""
+    return f"{error['type']}: {error['message'].strip().partition(chr(10))[0]}{place}"
 
 
 def _importance(finding: Finding) -> tuple[int, str, int, str]:

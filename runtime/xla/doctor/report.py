@@ -17,7 +17,7 @@ VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What the judge says of one run. `error` is the script's own, which ended it."""
+    """What the judge says of one run. `error` is what ended it before its time, in a line."""
 
     findings: tuple[Finding, ...] = ()
     graphs: tuple[Graph, ...] = ()
@@ -63,16 +63,18 @@ class Report:
         )
 
     def text(self) -> str:
-        """Findings with place, cost and fix; then the graphs."""
+        """Findings with place, cost and fix; then the graphs. All before an error, if there was one."""
         lines = [line for finding in self.findings for line in _lines(finding)]
-        if not self.findings:
+        if self.error:
+            lines.insert(0, f"the job failed after {_count(self.steps, 'step')}: {self.error}")
+        elif not self.findings:
             lines.append("no findings")
         lines += ["", *self._budget_lines()]
         return "\n".join(lines)
 
     def _budget_lines(self) -> list[str]:
         workers = f", {self.world_size} workers" if self.world_size > 1 else ""
-        lines = [f"{_count(len(self.graphs), 'graph')} in {self.steps} steps{workers}:"]
+        lines = [f"{_count(len(self.graphs), 'graph')} in {_count(self.steps, 'step')}{workers}:"]
         for graph in self.graphs:
             place = f"  {graph.file}:{graph.line}" if graph.file else ""
             lines.append(

@@ -23,8 +23,24 @@ _MIXED = re.compile(
 )
 
 
+def loader_failed(run: Run) -> list[Finding]:
+    """A loader raised where torch_xla reads ahead: the script's loop just ended."""
+    return [
+        run.finding(
+            "loader-failed",
+            Severity.ERROR,
+            site_of(event["site"]),
+            f"the loader raised {event['type']} in MpDeviceLoader's thread: {event['message']}. The "
+            "loop ended there as if the data had ended.",
+            cost="the rest of the data is never seen, and the job ends as Completed",
+            fix="mend what raised; the log has the traceback",
+        )
+        for event in run.first.of("loader_error")
+    ]
+
+
 def loader_stall(run: Run) -> list[Finding]:
-    """The script waits for its loader for a good part of the step."""
+    """The script waits for its loader for a good part of the step, or soon will."""
     quiet = [
         segment.mark
         for segment in run.first.observed
@@ -32,24 +48,28 @@ def loader_stall(run: Run) -> list[Finding]:
         and segment.opt_before >= WARM_UP_STEPS
         and not any(report.compiled for report in segment.reports)
     ]
-    # Batches come in bursts where they are uploaded ahead, so means; a single pause is no rule.
-    if len(quiet) < _STEPS or sum(mark["wait"] > _WAIT_SECONDS for mark in quiet) < _WAITS:
+    if len(quiet) < _STEPS:
         return []
-    wait = statistics.mean(mark["wait"] for mark in quiet)
     step = statistics.mean(mark["seconds"] for mark in quiet)
-    if wait < _WAIT_SECONDS or wait < _WAIT_SHARE * step:
+    wait = statistics.mean(mark["wait"] for mark in quiet)
+    loader, batch, fastest = _slowest(run)
+    # Batches come in bursts where they are uploaded ahead, so means; a single pause is no rule.
+    pauses = sum(mark["wait"] > _WAIT_SECONDS for mark in quiet)
+    waits = pauses >= _WAITS and _long(wait, step) and (loader is None or batch >= wait / 2)
+    # Or all steps lived on what was read ahead while the first ones compiled.
+    later = fastest - (step - wait)
+    if not waits and not _long(later, fastest):
         return []
-    loader, busy = _slowest(run)
-    if loader and busy < wait / 2:
-        return []
+    wait, step = (wait, step) if waits else (later, fastest)
     workers = loader["workers"] if loader else 0
     return [
         run.finding(
             "loader-stall",
             Severity.WARNING,
             site_of(loader["site"]) if loader else None,
-            f"the step waits {wait * 1000:.0f} ms for its batch, {wait / step:.0%} of its time "
-            f"(num_workers={workers}).",
+            f"the step {'waits' if waits else 'will wait'} {wait * 1000:.0f} ms for its batch, "
+            f"{wait / step:.0%} of its time (num_workers={workers})"
+            f"{'.' if waits else ', once what was read ahead is used up.'}",
             cost=f"{wait * 1000:.0f} ms at every step; a faster device waits just as long",
             fix="do this work once, before training; or num_workers=2 and more, "
             "persistent_workers=True, and MpDeviceLoader, which uploads ahead",
@@ -57,13 +77,21 @@ def loader_stall(run: Run) -> list[Finding]:
     ]
 
 
-def _slowest(run: Run) -> tuple[Event | None, float]:
-    """The loader that took longest for a batch, and these seconds."""
+def _long(wait: float, step: float) -> bool:
+    return wait >= max(_WAIT_SECONDS, _WAIT_SHARE * step)
+
+
+def _slowest(run: Run) -> tuple[Event | None, float, float]:
+    """The loader that takes longest for a batch; its mean and its smallest seconds for one."""
     busy = run.first.end.get("loaders", {})
     loaders = {str(event["id"]): event for event in run.first.of("loader")}
-    means = {key: total / count for key, (total, count) in busy.items() if key in loaders}
+    means = {
+        key: total / count for key, (total, count, _) in busy.items() if count and key in loaders
+    }
     slowest = max(means, key=lambda key: means[key], default=None)
-    return (loaders[slowest], means[slowest]) if slowest is not None else (None, 0.0)
+    if slowest is None:
+        return None, 0.0, 0.0
+    return loaders[slowest], means[slowest], busy[slowest][2]
 
 
 def partial_batch(run: Run) -> list[Finding]:
@@ -94,14 +122,16 @@ def oversized_batch(run: Run) -> list[Finding]:
     for loader in _loaders(run):
         rows, size = loader["rows"], loader["batch_size"]
         if loader["plain_batches"] and rows and size and rows < size:
-            lost = "no batch at all" if loader["drop_last"] else f"one batch of {rows} rows"
+            lost, cost = f"one batch of {rows} rows", "an epoch is one step, and another shape"
+            if loader["drop_last"]:
+                lost, cost = "no batch at all", "nothing is trained, and the job ends as Completed"
             found.append(
                 run.finding(
                     "oversized-batch",
                     Severity.WARNING,
                     site_of(loader["site"]),
                     f"the batch size is {size}, and a worker has {rows} rows: {lost}.",
-                    cost="an epoch is one step, and another shape than with more data",
+                    cost=cost,
                     fix=f"a batch size of at most {rows}, or fewer workers",
                 )
             )
@@ -136,13 +166,14 @@ def mixed_devices(run: Run) -> list[Finding]:
         message = error["message"].strip().splitlines()[0]
         return [_mixed(run, site_of(error["site"]), f"the step fails: {message}", Severity.ERROR)]
     for event in run.first.of("call"):
-        places = {key.split()[0] for key in event["parameters"]}
-        stray = [name for name, (shape, _, place) in event["tensors"].items() if place == "cpu"]
-        if "xla" in places and "cpu" in places:
+        weights = {key.split()[0] for key in event["parameters"]}
+        inputs = {place for _, _, place in event["tensors"].values()}
+        stray = [name for name, (_, _, place) in event["tensors"].items() if place == "cpu"]
+        if "cpu" in weights and "xla" in weights | inputs:
             names = [n for k, v in event["parameters"].items() if k.startswith("cpu") for n in v]
             what = f"{', '.join(names)} of {event['module']} stayed on the CPU"
             return [_mixed(run, site_of(event["site"]), what, Severity.WARNING)]
-        if "xla" in places and stray:
+        if "xla" in weights and stray:
             what = f"{', '.join(stray)} of {event['module']} comes on the CPU"
             return [_mixed(run, site_of(event["site"]), what, Severity.WARNING)]
     return []
@@ -162,26 +193,25 @@ def _mixed(run: Run, site: Any, what: str, severity: Severity) -> Finding:
 
 def double_precision(run: Run) -> list[Finding]:
     """float64 on the device: Neuron has none, and others emulate it."""
-    found: dict[Any, Finding] = {}
-    for event in run.first.of("call"):
-        names = [n for n, (_, kind, _) in event["tensors"].items() if kind == "float64"]
-        weights = event["parameters"].get("xla float64", [])
-        if not (names or weights):
-            continue
-        what = ", ".join(names) or f"parameters ({', '.join(weights)})"
-        site = site_of(event["site"])
-        found.setdefault(
-            "double",
-            run.finding(
-                "float64",
-                Severity.WARNING,
-                site,
-                f"{what} of {event['module']} is float64.",
-                cost="accelerators have no fast float64: emulated, refused, or cut to float32",
-                fix="convert on the host: .float(), np.float32, torch.set_default_dtype",
-            ),
-        )
-    return list(found.values())
+    for event in run.first.of("call", "double_loss"):
+        if event["event"] == "double_loss":
+            what = "the loss, and so a tensor that it was made from,"
+        else:
+            names = [n for n, (_, kind, _) in event["tensors"].items() if kind == "float64"]
+            names = names or event["parameters"].get("xla float64", [])
+            what = f"{', '.join(names)} of {event['module']}" if names else ""
+        if what:
+            return [
+                run.finding(
+                    "float64",
+                    Severity.WARNING,
+                    site_of(event["site"]),
+                    f"{what} is float64.",
+                    cost="accelerators have no fast float64: emulated, refused, or cut to float32",
+                    fix="convert on the host: .float(), np.float32, torch.set_default_dtype",
+                )
+            ]
+    return []
 
 
 def tokenising(run: Run) -> list[Finding]:
@@ -233,6 +263,7 @@ def _loaders(run: Run) -> list[Event]:
 
 
 RULES = (
+    loader_failed,
     loader_stall,
     partial_batch,
     oversized_batch,

@@ -26,6 +26,8 @@ _READS = {
 }
 # transformers' functions that build a mask for sdpa: masking_utils.py, modeling_attn_mask_utils.py.
 _MASKS = ("masking_utils.py", "mask_utils.py")
+# Operators whose results have as many rows as the data says.
+_DYNAMIC = {"nonzero", "masked_select", "unique", "_unique2"}
 
 
 def compile_cost(run: Run, count: int) -> str:
@@ -39,7 +41,10 @@ def compile_cost(run: Run, count: int) -> str:
 
 
 def recompilation(run: Run) -> list[Finding]:
-    """Graphs compiled after warm-up because an input's shape or a Python value changed."""
+    """Graphs compiled after warm-up because an input's shape or a Python value changed.
+
+    What an operator of dynamic shape makes anew is told where that operator is (`host_fallback`).
+    """
     shaped = [change for change in changes(run) if change.dimension > 0 or not change.partial]
     found = [_shape_finding(run, change) for change in shaped]
     constant = [
@@ -50,7 +55,10 @@ def recompilation(run: Run) -> list[Finding]:
         and segment.causes(Cause.MARKER, Cause.COLLECTIVE, compiled=True)
         and not is_shape_change(run, segment)
     ]
-    if len(constant) >= _OFTEN and not run.first.of("unmarked"):
+    dynamic = _DYNAMIC & {
+        name.removeprefix("aten::") for name in run.first.end.get("fallbacks", ())
+    }
+    if len(constant) >= _OFTEN and not dynamic and not run.first.of("unmarked"):
         found.append(_constant_finding(run, constant))
     return found
 
@@ -153,18 +161,17 @@ def host_fallback(run: Run) -> list[Finding]:
 
 
 def _fallback_finding(run: Run, site: Site | None, ops: list[str]) -> Finding:
-    dynamic = {"nonzero", "masked_select", "unique", "_unique2"} & set(ops)
-    fix = (
-        "its result has as many rows as the data says; use torch.where or a product with the mask"
-        if dynamic
-        else "use operators that XLA has, or move this part into the data loader"
-    )
+    cost = "the step is cut in two, and tensors go to the host and back, at every step"
+    fix = "use operators that XLA has, or move this part into the data loader"
+    if _DYNAMIC & set(ops):
+        cost += "; every new number of rows is a new program"
+        fix = "use torch.where or a product with the mask: their results have one shape"
     return run.finding(
         "host-fallback",
         Severity.WARNING,
         site,
         f"without an XLA kernel, run on the host: {', '.join(ops)}. {run.quote(site)}".rstrip(),
-        cost="the step is cut in two, and tensors go to the host and back, at every step",
+        cost=cost,
         fix=fix,
     )
 
@@ -187,12 +194,15 @@ def explicit_evaluation(run: Run) -> list[Finding]:
 def _evaluation_finding(run: Run, site: Site, count: int, steps: int) -> Finding:
     method = run.first.reads.get(site, {}).get("method", "")
     what, fix = _READS.get(method, _READS["item"])
-    often = f"{count} times in {steps} steps" if steps else f"{count} times in an evaluation"
+    often = f"in the middle of a step, {count} times in {steps} steps"
+    if not steps:
+        often = f"batch by batch, {count} times, in an evaluation"
+        fix = "collect or add up tensors on the device, and read them once after the last batch"
     return run.finding(
         "explicit-evaluation",
         Severity.WARNING,
         site,
-        f"a device tensor is {what} in the middle of a step, {often}: {run.quote(site)}",
+        f"a device tensor is {what} {often}: {run.quote(site)}",
         cost="one more graph to compile, and at each of these steps the host and the device wait "
         "for each other",
         fix=fix,

@@ -128,7 +128,7 @@ def _parsed_elsewhere(run: Run) -> bool:
 def no_xla_steps(run: Run) -> list[Finding]:
     """torch_xla was imported and no optimizer step ran on its device."""
     end = run.first.end
-    if not end or end.get("opt") or end.get("error"):
+    if not end or end.get("opt") or end.get("error") or run.first.of("loader_error"):
         return []
     script = run.first.start.get("script")
     return [
@@ -138,7 +138,9 @@ def no_xla_steps(run: Run) -> list[Finding]:
             (str(script), 1) if script else None,
             "no optimizer step ran on an XLA device: there was nothing to look at.",
             cost="none known",
-            fix="move the model to torch_xla.device()",
+            fix="see that the loop gets batches and reaches the optimizer's step"
+            if run.first.of("model", "call")
+            else "move the model to torch_xla.device()",
         )
     ]
 

@@ -6,6 +6,7 @@ import os
 import sys
 import sysconfig
 from types import FrameType
+from typing import Any
 
 Site = tuple[str, int]
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
@@ -45,3 +46,13 @@ class Stack:
                 return frame.f_code.co_filename, frame.f_lineno
             frame = frame.f_back
         return None
+
+    def described(self, error: BaseException) -> dict[str, Any]:
+        """What an event says of `error`: type, message, and the innermost user line below it."""
+        site, traceback = None, error.__traceback__
+        while traceback is not None:
+            file = traceback.tb_frame.f_code.co_filename
+            if self.is_user(file):
+                site = (file, traceback.tb_lineno)
+            traceback = traceback.tb_next
+        return {"type": type(error).__name__, "message": str(error)[:2000], "site": site}

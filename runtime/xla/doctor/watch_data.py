@@ -94,6 +94,7 @@ def _length(value: Any) -> int | None:
 
 def _watch_iterators(steps: Steps) -> None:
     original_init, original_next = _BaseDataLoaderIter.__init__, _BaseDataLoaderIter.__next__
+    # Seconds in all, batches, seconds of the fastest.
     busy: dict[int, list[float]] = {}
     steps.at_end.append(lambda: {"loaders": busy})
 
@@ -101,7 +102,9 @@ def _watch_iterators(steps: Steps) -> None:
     def init(self: Any, loader: Any) -> None:
         original_init(self, loader)
         vars(self)["_hotfire"] = Iteration(steps)
-        vars(self)["_hotfire_loader"] = vars(loader).get("_hotfire_loader")
+        number = vars(self)["_hotfire_loader"] = vars(loader).get("_hotfire_loader")
+        if number is not None:
+            busy.setdefault(number, [0.0, 0, 0.0])
 
     @functools.wraps(original_next)
     def following(self: Any) -> Any:
@@ -117,9 +120,10 @@ def _watch_iterators(steps: Steps) -> None:
         seconds = time.perf_counter() - started
         number: int | None = self._hotfire_loader
         if number is not None:
-            total = busy.setdefault(number, [0.0, 0])
+            total = busy[number]
             total[0] += seconds
             total[1] += 1
+            total[2] = min(total[2] or seconds, seconds)
         if ours:
             steps.wait += seconds
             steps.iterated, steps.loader = True, number
@@ -137,7 +141,7 @@ def _watch_device_loader(steps: Steps) -> None:
     per_device: Any = parallel_loader.PerDeviceLoader
     original_next: Callable[[Any], Any] = per_device.__next__
     parallel: Any = parallel_loader.ParallelLoader
-    next_item = parallel.next_item
+    next_item, read_ahead = parallel.next_item, parallel._loader_worker
 
     @functools.wraps(original_next)
     def following(self: Any) -> Any:
@@ -160,8 +164,18 @@ def _watch_device_loader(steps: Steps) -> None:
         finally:
             steps.wait += time.perf_counter() - started
 
+    @functools.wraps(read_ahead)
+    def reading(self: Any) -> None:
+        try:
+            read_ahead(self)
+        except Exception as error:
+            # torch_xla closes the queue, so that the script's loop ends as if the data had ended.
+            steps.recorder.write("loader_error", **steps.now(), **steps.stack.described(error))
+            raise
+
     per_device.__next__ = following
     parallel.next_item = waiting
+    parallel._loader_worker = reading
 
 
 def _end(steps: Steps, frame: Any) -> None:

@@ -15,6 +15,8 @@ from hotfire.runtime.xla.doctor.recorder import Recorder
 from hotfire.runtime.xla.doctor.settings import SUMMARY_MARKS, Settings
 from hotfire.runtime.xla.doctor.stack import Stack
 
+_SAY_SECONDS = 10
+
 
 class Steps:
     """Counts and times what happens between markers. One per process.
@@ -39,7 +41,7 @@ class Steps:
         """Whether a loader that we can end has yielded something."""
         self._xla = torch_xla
         self._trained_loaders: set[int] = set()
-        self._last = time.perf_counter()
+        self._last = self._said = time.perf_counter()
         self._graphs = 0
 
     def watch(self) -> None:
@@ -48,13 +50,15 @@ class Steps:
         backward: Any = torch.Tensor.backward
 
         @functools.wraps(backward)
-        def counted(*args: Any, **kwargs: Any) -> Any:
+        def counted(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             self.backwards += 1
+            if tensor.dtype is torch.float64 and tensor.device.type == "xla" and self.detailed:
+                self.recorder.write("double_loss", **self.now(), site=self.stack.site())
             if self.loader is not None:
                 self._trained_loaders.add(self.loader)
-            return backward(*args, **kwargs)
+            return backward(tensor, *args, **kwargs)
 
-        torch.Tensor.backward = counted  # type: ignore[method-assign]
+        torch.Tensor.backward = counted  # type: ignore[method-assign, assignment]
 
     @property
     def detailed(self) -> bool:
@@ -97,10 +101,30 @@ class Steps:
         if self.detailed:
             self._write_mark()
         self.marks += 1
+        if self.limited and self.settings.rank == 0:
+            self._say_progress()
         # Where no loader's end can end the script, or where it goes on for ever.
         limit = self.settings.steps * (2 if self.iterated else 1)
         if self.limited and self.optimizer_steps >= limit:
             raise SystemExit(0)
+
+    def _say_progress(self) -> None:
+        """A line every ten seconds: where compilations take minutes, nothing else moves."""
+        now = time.perf_counter()
+        if now - self._said >= _SAY_SECONDS:
+            self._said = now
+            compiled, seconds = self._compilations()
+            print(
+                f"hotfire: doctor: {self.optimizer_steps} of {self.settings.steps} steps, "
+                f"{compiled} compilations in {seconds:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def _compilations(self) -> tuple[int, float]:
+        """Their number, and the seconds that they took."""
+        compiles = self.xlac._xla_metric_data("CompileTime") or (0, 0.0, ())
+        return int(compiles[0]), compiles[1] / 1e9
 
     def _write_mark(self) -> None:
         now = time.perf_counter()
@@ -132,11 +156,11 @@ class Steps:
 
     def totals(self) -> dict[str, Any]:
         """What the end event says."""
-        compiles = self.xlac._xla_metric_data("CompileTime") or (0, 0.0, ())
+        compilations, seconds = self._compilations()
         found = {
             **self.now(),
-            "compilations": int(compiles[0]),
-            "compile_seconds": compiles[1] / 1e9,
+            "compilations": compilations,
+            "compile_seconds": seconds,
             "trained_loaders": sorted(self._trained_loaders),
             "trace": self._trace_size(),
         }

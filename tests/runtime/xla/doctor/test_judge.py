@@ -167,3 +167,30 @@ def test_settings_say_where_and_refuse_nonsense(tmp_path: Path) -> None:
     assert summary.summary and summary.directory == str(tmp_path / "doctor")
     with pytest.raises(ValueError, match="no number of steps"):
         Settings.from_environment({"HOTFIRE_DOCTOR": "many"})
+
+
+@pytest.mark.parametrize(("fastest", "found"), [(0.05, 0), (0.3, 1)])
+def test_a_loader_slower_than_the_step_is_found_behind_what_was_read_ahead(
+    tmp_path: Path, fastest: float, found: int
+) -> None:
+    """Steps of 0.1 s that never waited: all their batches were there when the first one began."""
+    rank = written(
+        tmp_path, 6, [block("Execution", "bb", *MARKER)], loaders={"0": [9.0, 20, fastest]}
+    )
+    loader = {"event": "loader", "id": 0, "site": ["/code/train.py", 4], "workers": 0,
+              "batch_size": 8, "rows": 160, "dataset_rows": 160, "drop_last": True,
+              "plain_batches": True, "replicas": None, "sampler_drop_last": False}  # fmt: skip
+    report = judge([timeline.Rank([*rank.events, loader], rank.reports)])
+    assert [(f.rule, f.place) for f in report.findings] == [("loader-stall", "train.py:4")] * found
+
+
+def test_a_job_that_failed_says_so_before_anything_else(tmp_path: Path) -> None:
+    error = {
+        "type": "ValueError",
+        "message": "no label\nsecond line",
+        "site": ["/code/train.py", 5],
+    }
+    report = judge([written(tmp_path, 3, [block("Execution", "bb", *MARKER)], error=error)])
+    first, *_ = report.text().splitlines()
+    assert first == "the job failed after 3 steps: ValueError: no label (train.py:5)"
+    assert "no findings" not in report.text()
