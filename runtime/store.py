@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,7 +25,7 @@ from hotfire.runtime.backends.copying import remove_tree
 from hotfire.runtime.backends.isolation import STALE_MARK
 from hotfire.runtime.errors import PlatformError, ResourceInUse, ResourceNotFound, ValidationError
 from hotfire.runtime.layout import JobDir
-from hotfire.runtime.status import NEXT, JobRecord, SecondaryStatus, utc_now
+from hotfire.runtime.status import NEXT, JobRecord, SecondaryStatus
 
 if TYPE_CHECKING:
     from hotfire.runtime.spec import TrainingJob
@@ -209,7 +209,7 @@ class Store:
             record = read_record(job_dir)
             if not record.status.terminal:
                 resume = self.resume if retriable(record, self.request(name)) else None
-                record = (_restarting if resume else _lost)(record)
+                record = (_restarting if resume else _lost)(record, _last_sign(job_dir))
                 # The answer is true even where it cannot be written down.
                 with contextlib.suppress(PlatformError):
                     write_record(job_dir, record)
@@ -280,16 +280,22 @@ def retriable(record: JobRecord, request: Mapping[str, Any]) -> bool:
     return possible and record.restarts < int(most)
 
 
-def _restarting(record: JobRecord) -> JobRecord:
-    return record.moved(SecondaryStatus.RESTARTING, "Restarting the training job", utc_now())
+def _last_sign(job_dir: JobDir) -> datetime:
+    """When somebody last supervised the job, as its files tell: the time until it was missed is no training time."""
+    files = [job_dir.record, *job_dir.root.glob("attempts/*/*/samples.csv")]
+    return datetime.fromtimestamp(max(path.stat().st_mtime for path in files), UTC)
 
 
-def _lost(record: JobRecord) -> JobRecord:
-    now = utc_now()
+def _restarting(record: JobRecord, gone: datetime) -> JobRecord:
+    return record.moved(SecondaryStatus.RESTARTING, "Restarting the training job", gone)
+
+
+def _lost(record: JobRecord, gone: datetime) -> JobRecord:
+    ended = record.moved(SecondaryStatus.FAILED, "Training job failed", gone)
     return replace(
-        record.moved(SecondaryStatus.FAILED, "Training job failed", now),
+        ended,
         failure_reason=f"InternalServerError: {LOST_SUPERVISOR}",
-        training_end_time=now if record.training_start_time else None,
+        training_end_time=ended.visits[-1].start if record.training_start_time else None,
     )
 
 

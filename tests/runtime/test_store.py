@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,28 @@ def test_a_lost_job_is_resumed_as_often_as_its_retry_strategy_says(tmp_path: Pat
     ended = store.record("first")
     assert (ended.status, resumed) == (TrainingJobStatus.FAILED, ["first"])
     assert ended.failure_reason.startswith("InternalServerError")
+
+
+@pytest.mark.parametrize("tries", [0, 1])
+def test_the_time_until_a_lost_job_is_missed_is_no_training_time(
+    tmp_path: Path, tries: int
+) -> None:
+    store = Store(tmp_path, resume=lambda job_dir, lock: None)
+    request = {"TrainingJobName": "first", "RetryStrategy": {"MaximumRetryAttempts": tries}}
+    began = utc_now() - timedelta(hours=9)
+    job_dir, lock = store.create(replace(job(), request=request), {}, began)
+    found = read_record(job_dir).moved(SecondaryStatus.TRAINING, "", began)
+    write_record(job_dir, replace(found, training_start_time=began))
+    samples = job_dir.host(1, "algo-1").samples
+    samples.parent.mkdir(parents=True)
+    samples.touch()
+    for seconds, path in ((10, job_dir.record), (600, samples)):
+        os.utime(path, (began.timestamp() + seconds,) * 2)
+    lock.close()
+    lost = store.record("first")
+    assert lost.spent_seconds == pytest.approx(600, abs=1)
+    if not tries:
+        assert (lost.status, lost.training_seconds) == (TrainingJobStatus.FAILED, 600)
 
 
 def test_a_job_that_was_lost_while_it_stopped_is_not_resumed(tmp_path: Path) -> None:
