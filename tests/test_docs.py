@@ -22,7 +22,9 @@ COMMANDS = cli.hotfire.list_commands(click.Context(cli.hotfire))
 
 
 def help_of(command: str) -> str:
-    result = CliRunner().invoke(cli.hotfire, [command, "--help"], prog_name="hotfire")
+    # The width in so many words: in a long run, with other libraries on click, the runner's own did not hold.
+    words = [command, "--help"]
+    result = CliRunner().invoke(cli.hotfire, words, prog_name="hotfire", terminal_width=80)
     assert result.exit_code == 0
     return result.output.rstrip()
 
