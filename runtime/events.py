@@ -52,22 +52,13 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sample:
-    """Resources of one host at one moment: bytes of resident memory and of disk below its /opt/ml."""
-
-    host: str
-    memory_bytes: int
-    disk_bytes: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Metrics:
     """Values that MetricDefinitions took from one chunk of a host's log."""
 
     points: Sequence[MetricPoint]
 
 
-Event = LogChunk | Transition | Note | Progress | Sample | Metrics
+Event = LogChunk | Transition | Note | Progress | Metrics
 Observer = Callable[[Event], None]
 
 

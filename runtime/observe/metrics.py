@@ -126,12 +126,8 @@ class Statistics:
     gave_up: bool = False
 
     @property
-    def line(self) -> str:
-        """``eval_loss: matched 12, not a number 2 (for example '0:00:14')``."""
-        return f"{self.name}: {self.counts}"
-
-    @property
     def counts(self) -> str:
+        """``matched 12, not a number 2 (for example '0:00:14')``."""
         text = f"matched {self.matches}"
         if wrong := self.matches - self.values:
             text += f", not a number {wrong}"
@@ -149,18 +145,19 @@ class Statistics:
                 "write it without nested repetition"
             )
         if self.matches and not self.values:
-            found.append(f"metric {self.name!r} never got a number: {self.line}")
+            found.append(f"metric {self.name!r} never got a number: {self.counts}")
         elif self.matches > self.values:
-            found.append(f"metric {self.name!r} was not always a number: {self.line}")
+            found.append(f"metric {self.name!r} was not always a number: {self.counts}")
         if self.lost_signs:
             found.append(
-                f"metric {self.name!r} lost a minus sign {self.lost_signs} times: it took {self.lost_sign!r} from "
-                f"'-{self.lost_sign}'; let the group begin with -? and nothing before it take the sign"
+                f"metric {self.name!r} lost a minus sign in {self.lost_signs} of {self.values} values: it took "
+                f"{self.lost_sign!r} from '-{self.lost_sign}'; let the group begin with -? and nothing before it "
+                "take the sign"
             )
         if self.escapes:
             found.append(
-                f"metric {self.name!r} took the digits of a control character {self.escapes} times: "
-                f"{self.escape!r} from '#{self.escape}' (a tab reaches the pattern as #011, as on the service)"
+                f"metric {self.name!r} took the digits of a control character in {self.escapes} of {self.values} "
+                f"values: {self.escape!r} from '#{self.escape}' (a tab reaches the pattern as #011, as on the service)"
             )
         return tuple(found)
 

@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TextIO
 
 from hotfire.runtime.backend import Container
-from hotfire.runtime.events import Observer, Sample, ignore
 
 INTERVAL_SECONDS = 1.0
 DISK_SECONDS = 10.0
@@ -60,8 +59,7 @@ class Sampler:
     """Samples every host inside the ``with``; the first sample comes early, for short jobs.
 
     ``folders`` maps host to the directory whose disk space counts, ``inputs`` to what lies elsewhere on this machine and
-    would be on the host's volume, ``files`` to the CSV that gets the rows. ``observer`` hears of each as :class:`~hotfire.runtime.events.Sample`. A disk
-    that is full ends the rows, not the job.
+    would be on the host's volume, ``files`` to the CSV that gets the rows. A disk that is full ends the rows, not the job.
     """
 
     def __init__(
@@ -71,13 +69,11 @@ class Sampler:
         folders: Mapping[str, Path] | None = None,
         inputs: Mapping[str, Sequence[Path]] | None = None,
         files: Mapping[str, Path] | None = None,
-        observer: Observer = ignore,
         gpus: Gpus | None = None,
         interval: float = INTERVAL_SECONDS,
     ) -> None:
         self._containers = list(containers)
         self._files = dict(files or {})
-        self._observer = observer
         self._interval = interval
         self._done = threading.Event()
         self._rows: dict[str, _Rows] = {}
@@ -140,9 +136,6 @@ class Sampler:
         self.summaries[host].add(usage)
         if host in self._rows:
             self._rows[host].write(usage)
-        self._observer(
-            Sample(host=host, memory_bytes=usage.memory_bytes, disk_bytes=usage.disk_bytes)
-        )
 
 
 @dataclass
@@ -366,10 +359,8 @@ class _Rows:
             file, self._file = self._file, None
             try:
                 file.close()
-            except (
-                OSError
-            ):  # what could not be written is lost, and said nowhere: samples are no result
-                return
+            except OSError:
+                return  # what could not be written is lost, and said nowhere: samples are no result
 
 
 COLUMNS = tuple(one.name for one in fields(Usage))

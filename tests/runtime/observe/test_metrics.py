@@ -95,11 +95,11 @@ def test_the_three_patterns_of_the_hugging_face_guide() -> None:
     )
     points, (runtime, accuracy, loss) = scrape(HUGGING_FACE, log)
     assert points == [("eval_accuracy", 0.9183), ("eval_loss", 0.4512)]
-    assert runtime.line == "train_runtime: matched 1, not a number 1 (for example '0:00:14.23')"
+    assert runtime.counts == "matched 1, not a number 1 (for example '0:00:14.23')"
     assert "never got a number" in runtime.warnings[0]
     assert accuracy.warnings == ()
-    assert loss.line == "eval_loss: matched 1"
-    assert "lost a minus sign 1 times: it took '0.4512' from '-0.4512'" in loss.warnings[0]
+    assert loss.counts == "matched 1"
+    assert "lost a minus sign in 1 of 1 values: it took '0.4512' from '-0.4512'" in loss.warnings[0]
     assert [one["MetricName"] for one in final_metrics((runtime, accuracy, loss))] == [
         "eval_accuracy",
         "eval_loss",
@@ -126,7 +126,7 @@ def test_digits_of_an_escaped_tab_are_told() -> None:
     _, (one,) = scrape(define(r"loss.*=\D*(.*?)$"), b"loss =\t0.7\n")
     assert one.last == 110.7
     assert (
-        "took the digits of a control character 1 times: '0110.7' from '#0110.7'"
+        "took the digits of a control character in 1 of 1 values: '0110.7' from '#0110.7'"
         in (one.warnings[0])
     )
 
