@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,10 +24,14 @@ STOP = "stop"
 INTERRUPT = "interrupt"
 SPOT_NOTICE_SECONDS = 120.0
 """Between SIGTERM and SIGKILL of an interruption; undocumented, the platform's own grace is assumed (contract 5.8)."""
+_NOTICE_SECONDS = 0.2
 
 
-class StopAsked(Exception):
-    """The job was asked to stop while no host was running: there is nothing to wait for."""
+class StopAsked(BaseException):
+    """The job was asked to stop while no host was running: there is nothing to wait for.
+
+    Like KeyboardInterrupt it is no Exception: boto3 takes whatever is one for a broken connection, and tries again.
+    """
 
 
 @dataclass(frozen=True)
@@ -101,14 +106,28 @@ class Control:
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Inside, asking to stop raises :class:`StopAsked` at once instead of waiting to be noticed."""
+        """Inside, asking to stop raises :class:`StopAsked` at once instead of waiting to be noticed.
+
+        In the main thread alone, and while it takes signals.
+        """
         if self.stop_asked:
             raise StopAsked
         self._raises = True
+        over = threading.Event()
+        threading.Thread(target=self._wake, args=(over,), daemon=True).start()
         try:
             yield
         finally:
             self._raises = False
+            over.set()
+
+    def _wake(self, over: threading.Event) -> None:
+        """Turn a request by file into a signal: the main thread may wait for an answer that never comes."""
+        while not over.wait(_NOTICE_SECONDS):
+            asked = not self._stop.is_set() and (self._directory / STOP).exists()
+            if asked and callable(signal.getsignal(signal.SIGTERM)):
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+                return
 
     def wait(self, seconds: float) -> None:
         """Let time pass between attempts.

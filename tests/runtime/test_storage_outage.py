@@ -29,11 +29,11 @@ ONE = S3Object(bucket="b", key="k", size=5, etag="e")
 
 
 class Bucket(ThreadingHTTPServer):
-    """A bucket ``b`` with one object ``k``; ``stalls`` holds every request for it, as a dead load balancer does."""
+    """A bucket ``b`` with one object ``k``; requests that hold ``stalls`` are taken and never answered."""
 
     daemon_threads = True
 
-    def __init__(self, port: int = 0, *, stalls: bool = False) -> None:
+    def __init__(self, port: int = 0, *, stalls: str = "") -> None:
         super().__init__(("127.0.0.1", port), Handler)
         self.stalls = stalls
         self.asked = threading.Event()
@@ -57,7 +57,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         listing = b'<ListBucketResult><Contents><Key>k</Key><Size>5</Size><ETag>"e"</ETag></Contents></ListBucketResult>'
         listed = "list-type=2" in self.path
-        if not listed and self.server.stalls:
+        if self.server.stalls and self.server.stalls in self.path:
             self.server.asked.set()
             self.server.over.wait()
             return
@@ -148,16 +148,32 @@ def test_an_outage_longer_than_boto3s_patience(
             end(server, thread)
 
 
-SCRIPT = "print('read', open('/opt/ml/input/data/train_0', 'rb').read())"
+SCRIPT = "print('the' + ' data is', open('/opt/ml/input/data/' + '$FILE', 'rb').read())"
+OBJECT, LISTING = "/b/k", "prefix=kept"
 
 
-@pytest.mark.parametrize("mode", ["File", "Pipe"])
-def test_ctrl_c_while_s3_stalls(tmp_path: Path, mode: str) -> None:
-    server = Bucket(stalls=True)
+@pytest.mark.parametrize(
+    ("mode", "stalls", "how"),
+    [
+        ("File", OBJECT, "Ctrl-C"),
+        ("FastFile", OBJECT, "Ctrl-C"),
+        ("Pipe", OBJECT, "Ctrl-C"),
+        ("restore", LISTING, "Ctrl-C"),
+        ("restore", LISTING, "stop"),
+        ("File", OBJECT, "stop"),
+    ],
+)
+def test_a_stop_while_s3_stalls(tmp_path: Path, mode: str, stalls: str, how: str) -> None:
+    server = Bucket(stalls=stalls)
     thread = serve(server)
     (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "train.py").write_text(SCRIPT)
-    words = ["--output", "out", "--input", "train=s3://b/", "--input-mode", f"train={mode}"]
+    file = "train_0" if mode == "Pipe" else "train/k"
+    (tmp_path / "code" / "train.py").write_text(SCRIPT.replace("$FILE", file))
+    words = ["--output", "out", "--name", "job"]
+    if mode == "restore":
+        words += ["--checkpoint-s3-uri", "s3://b/kept"]
+    else:
+        words += ["--input", "train=s3://b/", "--input-mode", f"train={mode}"]
     job = subprocess.Popen(
         [sys.executable, "-m", "hotfire.entrypoints", "run", "code/train.py", *words],
         cwd=tmp_path,
@@ -174,7 +190,10 @@ def test_ctrl_c_while_s3_stalls(tmp_path: Path, mode: str) -> None:
     )
     try:
         assert server.asked.wait(60)
-        job.send_signal(signal.SIGINT)
+        if how == "stop":
+            (tmp_path / "home" / "jobs" / "job" / "control" / "stop").touch()
+        else:
+            job.send_signal(signal.SIGINT)
         # boto3 itself asks for an answer for 30 s, three times.
         said, _ = job.communicate(timeout=25)
     finally:
@@ -182,7 +201,7 @@ def test_ctrl_c_while_s3_stalls(tmp_path: Path, mode: str) -> None:
         job.wait()
         end(server, thread)
     assert "Stopped" in said
-    assert "read" not in said
+    assert "the data is" not in said
 
 
 def test_a_pool_leaves_behind_what_does_not_end() -> None:
