@@ -69,6 +69,7 @@ def doctor(ctx: click.Context, /, **flags: Any) -> int:
 
     if flags["update_budget"] and not flags["budget"]:
         raise click.UsageError("--update-budget needs --budget FILE.")
+    budgeted = _look_at_files(flags)
     defaults = running.run.make_context("run", [], resilient_parsing=True).params
     flags = {**defaults, **flags}
     around = Surroundings.here()
@@ -79,7 +80,27 @@ def doctor(ctx: click.Context, /, **flags: Any) -> int:
         raw["TrainingJobName"] = service.next_name(raw["TrainingJobName"], around)
     with tempfile.TemporaryDirectory(prefix="hotfire-doctor-") as directory:
         examined = _examined(raw, flags, Path(directory))
-        return _carry_out(examined, flags, around)
+        return _carry_out(examined, flags, around, budgeted)
+
+
+def _look_at_files(flags: Mapping[str, Any]) -> int | None:
+    """The graphs in ``--budget``; None where there is none. Before the run, which takes its time.
+
+    Raises:
+        click.UsageError: a file cannot be written.
+        ValidationError: the budget is none.
+    """
+    from hotfire.runtime.errors import ValidationError
+    from hotfire.runtime.xla.doctor import report as reports
+
+    for name in ("sarif", "budget"):
+        directory = Path(flags[name] or "here").absolute().parent
+        if not directory.is_dir():
+            raise click.UsageError(f"--{name} {flags[name]}: there is no directory {directory}.")
+    try:
+        return reports.stored(Path(flags["budget"])) if flags["budget"] else None
+    except ValueError as error:
+        raise ValidationError(f"{error}.", do="Remove it, and it is made anew.") from error
 
 
 def _examined(raw: Mapping[str, Any], flags: Mapping[str, Any], scrap: Path) -> dict[str, Any]:
@@ -105,7 +126,9 @@ def _examined(raw: Mapping[str, Any], flags: Mapping[str, Any], scrap: Path) -> 
     return request
 
 
-def _carry_out(raw: dict[str, Any], flags: Mapping[str, Any], around: Any) -> int:
+def _carry_out(
+    raw: dict[str, Any], flags: Mapping[str, Any], around: Any, budgeted: int | None
+) -> int:
     from hotfire.entrypoints.cli.show import Console
     from hotfire.runtime import preparation, service
 
@@ -128,9 +151,7 @@ def _carry_out(raw: dict[str, Any], flags: Mapping[str, Any], around: Any) -> in
         # A worker that was killed says nothing itself.
         report = replace(report, error=report.error or record.failure_reason)
     elif flags["budget"]:
-        report, grown = _against_budget(
-            report, Path(flags["budget"]), update=flags["update_budget"]
-        )
+        report, grown = _against_budget(report, flags, budgeted)
     _show(report, flags, prepared.code.source)
     return code or (FINDINGS if flags["strict"] and (report.failing or grown) else 0)
 
@@ -173,20 +194,18 @@ def _show(report: Report, flags: Mapping[str, Any], source: Path | None) -> None
     click.echo(json.dumps(report.to_json(), indent=2) if flags["as_json"] else report.text())
 
 
-def _against_budget(report: Report, path: Path, *, update: bool) -> tuple[Report, bool]:
+def _against_budget(
+    report: Report, flags: Mapping[str, Any], before: int | None
+) -> tuple[Report, bool]:
     """The report with the change in words, and whether there are more graphs than before."""
-    from hotfire.runtime.errors import ValidationError
     from hotfire.runtime.xla.doctor import report as reports
 
-    try:
-        before = reports.stored(path)
-    except ValueError as error:
-        raise ValidationError(f"{error}.", do="Remove it, and it is made anew.") from error
-    now = len(report.graphs)
-    if before is None or update:
-        reports.store(path, report)
-    before = now if before is None else before
-    return replace(report, change=reports.compared(before, report)), now > before and not update
+    if before is None or flags["update_budget"]:
+        reports.store(Path(flags["budget"]), report)
+    if before is None:
+        return report, False
+    grown = len(report.graphs) > before and not flags["update_budget"]
+    return replace(report, change=reports.compared(before, report)), grown
 
 
 def _below_here(source: Path | None) -> str:

@@ -99,6 +99,18 @@ def test_update_budget_needs_a_budget(hotfire: Any) -> None:
     assert "--budget" in done.stderr
 
 
+def test_files_that_cannot_be_written_are_refused_before_the_run(hotfire: Any) -> None:
+    hotfire.script("raise AssertionError('ran')\n")
+    for flag in ("--sarif", "--budget"):
+        done = hotfire("doctor", "train.py", flag, "missing/file")
+        assert done.returncode == 2
+        assert "there is no directory" in done.stderr
+    (hotfire.cwd / "budget.json").write_text("[]")
+    done = hotfire("doctor", "train.py", "--budget", "budget.json")
+    assert done.returncode == 2
+    assert "is no graph budget" in done.stderr
+
+
 @pytest.mark.xla
 @pytest.mark.slow
 def test_the_fixture_gives_the_report(hotfire_doctor: Any, tmp_path: Path) -> None:  # noqa: F811
