@@ -52,8 +52,8 @@ class Matcher(Protocol):
 
 
 def matcher(definitions: Sequence[MetricDefinition], engine: Engine = Engine.RE2) -> Matcher:
-    """The matcher for definitions that :func:`check` has passed."""
-    return _Re2(definitions) if engine is Engine.RE2 else _Python(definitions)
+    """The matcher for definitions that :func:`check` has passed; for none, one that imports no engine."""
+    return _Re2(definitions) if definitions and engine is Engine.RE2 else _Python(definitions)
 
 
 def check(definitions: Sequence[MetricDefinition], engine: Engine = Engine.RE2) -> tuple[str, ...]:
