@@ -148,7 +148,7 @@ def receipt(described: dict[str, Any], facts: dict[str, Any], samples_per_second
     for artifact in facts.get("artifacts", []):
         lines.append(f"  artifact   {artifact['uri']} ({size(artifact['bytes'])})")
         for name, count in artifact["largest"]:
-            lines.append(f"             {size(count):>9}  {name}")
+            lines.append(f"             {size(count):>9}  {printable(name)}")
     for warning in facts.get("warnings", []):
         lines.append(f"  {styled('warning', fg='yellow')}    {warning}")
     return "\n".join(lines)

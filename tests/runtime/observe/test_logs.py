@@ -75,6 +75,16 @@ def test_losing_the_reader_is_not_an_error() -> None:
     assert isinstance(printer.lost, BrokenPipeError)
 
 
+def test_a_cut_line_does_not_run_into_the_next_attempt(tmp_path: Path) -> None:
+    out = io.BytesIO()
+    printer = LogPrinter(out, ("algo-1",), live=False)
+    for attempt, text in enumerate((b"loss = 1", b"2 steps\n")):
+        log = tmp_path / str(attempt)
+        log.write_bytes(text)
+        LogPump({"algo-1": log}, printer).finish()
+    assert out.getvalue() == b"loss = 1\n2 steps\n"
+
+
 @pytest.mark.parametrize("ending", ["", "no newline at the end \N{SNOWMAN}"])
 def test_nothing_is_lost_of_a_writer_that_floods_and_ends(tmp_path: Path, ending: str) -> None:
     log = tmp_path / "log"
