@@ -13,7 +13,8 @@ views and ``detach()``ed aliases see it, clones, host tensors it came from and o
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -42,15 +43,23 @@ def candidates(tensors: Sequence[torch.Tensor]) -> set[int]:
     }
 
 
+def buffers(
+    tensors: Sequence[torch.Tensor], indices: Collection[int], scale: float
+) -> dict[int, Buffer]:
+    """Those of the tensors at `indices`: products that are traced here and computed later."""
+    owners = Counter(_storage(tensor) for tensor in tensors)
+    return {i: Buffer(tensors[i], scale, owners[_storage(tensors[i])] == 1) for i in indices}
+
+
 class Buffer:
     """The memory in which ``tensor * scale`` will be, and how it becomes the tensor's value."""
 
-    def __init__(self, tensor: torch.Tensor, scale: float) -> None:
-        """Trace the product; the program that computes it must run before `memory`."""
+    def __init__(self, tensor: torch.Tensor, scale: float, alone: bool) -> None:
+        """Trace the product; `alone` says that no other tensor of the list shares its storage."""
         self._target = tensor
         self._product = tensor
         carrier = CARRIERS.get(tensor.dtype, tensor.dtype)
-        if carrier == tensor.dtype and not _is_view(tensor):
+        if carrier == tensor.dtype and alone and not _is_view(tensor):
             tensor.mul_(scale)
         else:
             # A view, as many gradients are (autograd made them by transposing) and with them the
@@ -69,6 +78,12 @@ class Buffer:
         """Give the tensor the reduced value, if it is not there already."""
         if self._product is not self._target:
             self._target.copy_(self._product)
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    """The same number for all views of one tensor."""
+    number: int = tensor.untyped_storage()._cdata
+    return number
 
 
 def _is_view(tensor: torch.Tensor) -> bool:

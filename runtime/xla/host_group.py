@@ -24,10 +24,11 @@ from typing import Any
 import torch
 import torch.distributed
 
-from hotfire.runtime.xla import agreement
+from hotfire.runtime.xla import agreement, neighbours
 from hotfire.runtime.xla.buckets import carrier, pack, unpack
 from hotfire.runtime.xla.gloo_greeting import without_gloo_greeting
 from hotfire.runtime.xla.in_order import InOrder
+from hotfire.runtime.xla.neighbours import Neighbours
 from hotfire.runtime.xla.peers import Call, KnownFault, Peers, Watch
 from hotfire.runtime.xla.world import World
 
@@ -82,6 +83,8 @@ class HostGroup:
         self._calls = 0
         self._receivers: dict[tuple[int, int], InOrder] = {}
         self._peers = _job_peers()
+        self._near: Neighbours | None = None
+        self._met = False
         call = self._call("connecting")
         with self._explained(call), without_gloo_greeting():
             # Ranks that call `new_group` with different members must not meet in one store.
@@ -115,8 +118,11 @@ class HostGroup:
         items = agreement.described(tensors)
         for i in inside:
             items[i] += " in place"
+        nbytes = sum(flat.numel() * flat.itemsize for flat in flats)
         with self._agreed(f"all_reduce {_named(op)}", items) as finish:
-            finish([self._gloo.allreduce([flat], options) for flat in flats])
+            here = op == dist.ReduceOp.SUM and nbytes >= neighbours.WORTH_BYTES
+            if not (here and self._summed_here(flats, finish)):
+                finish([self._gloo.allreduce([flat], options) for flat in flats])
         results = unpack(tensors, buckets, scale)
         return [results.get(i, tensors[i]) for i in range(len(tensors))]
 
@@ -255,6 +261,17 @@ class HostGroup:
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
         finish([self._gloo.allgather([parts], [tensor])])
         return parts
+
+    def _summed_here(self, flats: Sequence[torch.Tensor], finish: Finish) -> bool:
+        """Sum `flats` in the members' memory, if they are neighbours; the same answer on all."""
+        gather = functools.partial(self._gathered, finish=finish)
+        if not self._met:
+            self._met = True
+            self._near = neighbours.meet(self._peers.here(self.members), self.rank, gather)
+        if self._near is None:
+            return False
+        self._near.sum_(flats, gather)
+        return True
 
     def _meet(self, store: Any, call: Call) -> None:
         """Wait until all members make this group: gloo's own connecting cannot be watched."""

@@ -67,6 +67,13 @@ class Peers:
         for rank in members:
             self._process(rank)
 
+    def here(self, members: Sequence[int]) -> list[int] | None:
+        """The process ids of `members` when all live on this host, in one PID namespace."""
+        found = [process for rank in members if (process := self._process(rank)) is not None]
+        if len({(p.host, p.namespace) for p in found}) > 1 or len(found) < len(members):
+            return None
+        return [process.pid for process in found]
+
     # Failures.
 
     def announce(self, fault: str) -> None:

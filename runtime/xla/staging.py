@@ -27,7 +27,7 @@ def all_reduce_(
     """Reduce `tensors` in place."""
     large = device_buffers.candidates(tensors) if op == dist.ReduceOp.SUM else set()
     with torch.no_grad():
-        buffers = {i: device_buffers.Buffer(tensors[i], scale) for i in sorted(large)}
+        buffers = device_buffers.buffers(tensors, large, scale)
     with _staged():
         small = [i for i in range(len(tensors)) if i not in large]
         copies = dict(zip(small, _to_host([tensors[i] for i in small]), strict=True))

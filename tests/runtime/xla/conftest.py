@@ -64,12 +64,12 @@ def launch(
     started = [
         subprocess.Popen(
             command,
-            env=worker_environment(**environment),
+            env=worker_environment(SM_CURRENT_HOST=f"algo-{n + 1}", **environment),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for command in commands
+        for n, command in enumerate(commands)
     ]
     finished = []
     try:

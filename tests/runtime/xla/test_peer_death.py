@@ -41,6 +41,7 @@ def start(
     ("how", "reason"),
     [
         ("kill", "rank 1 ended: its process {pid} on "),
+        ("midway", "rank 1 ended: its process {pid} on "),
         ("raise", "rank 1 ended: ValueError: row 17 has no label"),
         ("hang", "no answer within 4 s from rank 1: slower than the others, or on a path without"),
         ("part", "the ranks wait for each other: rank 0 in all_reduce SUM"),

@@ -124,6 +124,15 @@ def in_place(check: Checks) -> None:
     check.equal("their base", base, both)
     parts[0].mul_(2.0)
     check.equal("base after one is changed", base, torch.stack([2 * both[0], both[1]]))
+    for name, alias in (
+        ("view", lambda t: t.view(-1, 10)),
+        ("detached alias", torch.Tensor.detach),
+    ):
+        tensor = mine(LARGE)
+        again = alias(tensor)
+        xm.all_reduce("sum", [tensor, again], scale=0.5)
+        check.equal(f"tensor reduced beside its {name}", tensor, sums * 0.5)
+        check.equal(f"{name} reduced beside its tensor", again.view(-1), sums * 0.5)
     twice = mine(LARGE)
     xm.all_reduce("sum", [twice, mine(LARGE)])
     xm.all_reduce("sum", [twice], scale=0.5)

@@ -1,4 +1,7 @@
-"""The last rank dies at its third reduction, in the way argv[1] names; the others report."""
+"""The last rank dies at its third reduction, in the way argv[1] names; the others report.
+
+"midway" is in the middle of a sum in which the ranks read each other's memory.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,33 @@ import time
 import torch
 import torch_xla.core.xla_model as xm
 
+from hotfire.runtime.xla import neighbours
+
+
+def die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail(how: str) -> None:
+    """Do so, at once or in the reduction that comes next."""
+    if how == "kill":
+        die()
+    if how == "raise":
+        raise ValueError("row 17 has no label")
+    if how == "part":  # ways: a collective of another group, which nobody joins
+        xm.rendezvous("elsewhere", replicas=[1, 0])
+    if how == "midway":
+        vars(neighbours)["_offset"] = die
+    else:
+        time.sleep(160)
+
 
 def main() -> None:
-    rank, size = xm.get_ordinal(), xm.xrt_world_size()
+    how, rank, size = sys.argv[1], xm.get_ordinal(), xm.xrt_world_size()
     for turn in range(10):
-        tensor = torch.ones(3, device="xla")
+        tensor = torch.ones(3_000_000 if how == "midway" else 3, device="xla")
         if rank == size - 1 and turn == 2:
-            if sys.argv[1] == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if sys.argv[1] == "raise":
-                raise ValueError("row 17 has no label")
-            if sys.argv[1] == "part":  # ways: a collective of another group, which nobody joins
-                xm.rendezvous("elsewhere", replicas=[1, 0])
-            time.sleep(160)
+            fail(how)
         started = time.monotonic()
         try:
             xm.all_reduce("sum", [tensor])
