@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hotfire.runtime.checkpoints import LocalDestination
+from hotfire.runtime.destinations import LocalDestination
 from hotfire.runtime.events import ignore
 from hotfire.runtime.sync import Sync
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from hotfire.runtime.copies import copy_file
 from hotfire.runtime.errors import DataError
 from hotfire.runtime.events import Note, Observer, ignore
 from hotfire.runtime.layout import MlTree
@@ -20,7 +21,6 @@ from hotfire.runtime.storage import (
     LocalLocation,
     Locations,
     S3Location,
-    copy_file,
     human,
     local_fault,
     nearest_existing,

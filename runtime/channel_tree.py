@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from hotfire.runtime import download
 from hotfire.runtime.backend import Mount, MountMode
 from hotfire.runtime.channel_parts import Feeds, Item, Size, manifest_text, target_of
+from hotfire.runtime.copies import copy_file
 from hotfire.runtime.data_settings import CACHE_LIMIT
 from hotfire.runtime.errors import DataError
 from hotfire.runtime.events import Note, Observer
@@ -20,7 +21,7 @@ from hotfire.runtime.object_cache import ObjectCache
 from hotfire.runtime.s3 import S3, S3Object
 from hotfire.runtime.sharding import Assignment
 from hotfire.runtime.spec import Channel
-from hotfire.runtime.storage import copy_file, human, local_fault, replacing
+from hotfire.runtime.storage import human, local_fault, replacing
 
 
 @dataclass(frozen=True, kw_only=True)

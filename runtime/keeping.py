@@ -70,7 +70,7 @@ def kept(
         yield Kept()
         return
     # Only jobs with checkpoints pay for these.
-    from hotfire.runtime import checkpoints
+    from hotfire.runtime import checkpoints, destinations
     from hotfire.runtime.sync import Sync
     from hotfire.runtime.uploads import Uploads
 
@@ -83,7 +83,7 @@ def kept(
                 undo.enter_context(
                     Sync(
                         directory,
-                        checkpoints.destination(location, Uploads(uploads / host)),
+                        destinations.destination(location, Uploads(uploads / host)),
                         observer,
                         known=restored,
                         asks=asks,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from hotfire.runtime.copies import put_local
 from hotfire.runtime.data import mxnet, recordio
 from hotfire.runtime.errors import ValidationError
 from hotfire.runtime.events import Note, Observer, Progress
@@ -21,7 +22,6 @@ from hotfire.runtime.storage import (
     Location,
     S3Location,
     local_fault,
-    put_local,
 )
 
 CLASSES = "classes.json"

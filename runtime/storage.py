@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +15,8 @@ from types import MappingProxyType
 from urllib.parse import unquote_to_bytes
 
 from hotfire.runtime.errors import DataError, HotfireError, ValidationError
-from hotfire.runtime.events import Observer, Progress
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_COPY_STEP = 16 << 20
 # S3Uri may be an https URL (contract 3.1): virtual-hosted or path style.
 _HTTPS = re.compile(
     r"https://(?:(?P<host>[^/]+)\.)?s3[.-](?:[a-z0-9-]+\.)*amazonaws\.com(?:\.cn)?/(?P<path>.*)",
@@ -243,58 +241,3 @@ def _umask() -> int:
         return 0o022
     match = re.search(r"^Umask:\s*(\d+)", text, re.MULTILINE)
     return int(match[1], 8) if match else 0o022
-
-
-def copy_file(source: Path, target: Path, moved: Callable[[int], None]) -> None:
-    """Copy contents, sharing blocks where the file system can; ``moved`` hears of bytes as they go."""
-    with source.open("rb") as reader, target.open("wb") as writer:
-        copy = _copy_in_kernel
-        while True:
-            try:
-                count = copy(reader.fileno(), writer.fileno())
-            except OSError as error:
-                if copy is _copy_in_user or no_room(error):
-                    raise
-                copy = _copy_in_user  # EXDEV, EINVAL, ENOSYS: two file systems, or an odd one
-                continue
-            if count == 0 and copy is _copy_in_kernel:
-                copy = _copy_in_user  # some virtual file systems report 0 without being at the end
-                continue
-            if count == 0:
-                return
-            moved(count)
-
-
-def _copy_in_kernel(reader: int, writer: int) -> int:
-    return os.copy_file_range(reader, writer, _COPY_STEP)
-
-
-def _copy_in_user(reader: int, writer: int) -> int:
-    data = memoryview(os.read(reader, _COPY_STEP))
-    written = 0
-    while written < len(data):
-        written += os.write(writer, data[written:])
-    return len(data)
-
-
-def put_local(source: Path, target: Path, observer: Observer, activity: str) -> None:
-    """Copy the file ``source`` to ``target``, which appears whole or not at all.
-
-    Raises:
-        DataError: the directory cannot be written, or the disk is full; ``source`` stays.
-    """
-    total = source.stat().st_size
-    done = 0
-
-    def moved(count: int) -> None:
-        nonlocal done
-        done += count
-        observer(Progress(activity=activity, done=done, total=total))
-
-    try:
-        with replacing(target) as temporary:
-            copy_file(source, temporary, moved)
-    except OSError as error:
-        raise local_fault(
-            error, target, f"{source} is kept: make room or rights, and copy it there."
-        ) from error

@@ -7,82 +7,29 @@ can share one prefix. Whatever fails is tried again; nothing is forgotten.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
-import stat
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Protocol, Self
+from typing import Self
 
+from hotfire.runtime.destinations import Destination
 from hotfire.runtime.errors import DataError, HotfireError, ValidationError
 from hotfire.runtime.events import Note, Observer, Progress
-from hotfire.runtime.inotify import Change, Happened, TooManyWatches, TreeWatch
+from hotfire.runtime.inotify import Change, Happened
 from hotfire.runtime.ledger import SETTLE_SECONDS, Ledger, Task
-from hotfire.runtime.synced import (
-    UPLOADED,
-    UPLOADING,
-    Abandoned,
-    Changed,
-    Signature,
-    look,
-    resolved,
-    scan,
-    skipped,
-)
+from hotfire.runtime.sync_files import SyncedFiles
+from hotfire.runtime.sync_trouble import Trouble
+from hotfire.runtime.sync_watcher import POLL_SECONDS, Watcher
+from hotfire.runtime.synced import UPLOADED, UPLOADING, Abandoned, Changed, Signature, skipped
 from hotfire.runtime.trees import printable
 
-POLL_SECONDS = 1.0
-"""Between two looks at the directory where there is no inotify."""
 PATIENCE_SECONDS = 60.0
 """How long the last flush goes on while nothing succeeds."""
 
-_TELL_AFTER = 2.0
 _NEVER = Signature(-1, -1, -1)
-# Gone; below what is now a file; a link that leaves the directory; a socket.
-_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
-
-
-Moved = Callable[[bool], bool]
-"""Called after every piece of a transfer, with whether that piece need never be sent again; answers whether to go on."""
-
-
-class Destination(Protocol):
-    """Where files go. Every method may be called from several threads."""
-
-    @property
-    def uri(self) -> str: ...
-
-    @property
-    def workers(self) -> int:
-        """Transfers that make sense at once."""
-
-    def overlaps(self, directory: Path) -> bool:
-        """One lies in the other, so that uploads would be uploaded again."""
-
-    def begin(self) -> None:
-        """Make ready, and clear away what an earlier, killed transfer may have left; raises like :meth:`put`."""
-
-    def end(self) -> None:
-        """Clear away, as far as that works, what was begun and will not go on."""
-
-    def refuses(self, name: str) -> str | None:
-        """Why no file of that name can ever be stored, or None."""
-
-    def put(self, source: BinaryIO, before: Signature, name: str, moved: Moved) -> None:
-        """Store ``source``, which was like ``before``, under ``name``, whole or not at all, in constant memory.
-
-        Raises:
-            HotfireError, OSError: it did not work; it may work later.
-            Abandoned: ``moved`` answered no.
-            Changed: ``source`` changed meanwhile, and nothing was stored.
-        """
-
-    def delete(self, name: str) -> None:
-        """Remove ``name`` if it is there; raises like :meth:`put`."""
 
 
 class Sync:
@@ -116,15 +63,15 @@ class Sync:
         asks: Callable[[], int] = lambda: 0,
     ) -> None:
         self._directory = directory
+        self._files = SyncedFiles(directory, markers=markers)
         self._destination = destination
         self._observer = observer
         self._label = label
         self._patience = patience
         self._asks = asks
         self._given_up = False
-        self._markers = markers
         self._ledger = Ledger(known=dict(known or {}), settle=settle)
-        self._trouble = _Trouble(observer, f"{label}: {destination.uri}")
+        self._trouble = Trouble(observer, f"{label}: {destination.uri}")
         # One lock guards the ledger, the trouble and the counts. Nobody is woken without need: on a busy machine a
         # change of threads costs more than the copy of a small file.
         self._lock = threading.Lock()
@@ -133,7 +80,7 @@ class Sync:
         self._over = False
         self._alive = 0.0
         self._left_out: set[str] = set()
-        self._watcher = _Watcher(directory, self._note, self._look_at_all, self._say_polling)
+        self._watcher = Watcher(directory, self._note, self._look_at_all, self._say_polling)
         self._workers = [
             threading.Thread(target=self._work, name="hotfire-sync", daemon=True)
             for _ in range(destination.workers)
@@ -203,13 +150,13 @@ class Sync:
                     self._ledger.gone(one.name, now)
                 elif one.change is Change.CLOSED:
                     self._ledger.closed(one.name, now)
-                elif found := look(self._path(one.name), self._directory):
+                elif found := self._files.look(one.name):
                     self._ledger.appeared(one.name, found, now)
             self._more.notify()
 
     def _look_at_all(self) -> None:
         """Compare the whole directory with what is known."""
-        found = dict(scan(self._directory))
+        found = dict(self._files.scan())
         now = time.monotonic()
         with self._more:
             for name, one in found.items():
@@ -263,7 +210,7 @@ class Sync:
         Raises:
             HotfireError, OSError, Abandoned, Changed: it did not work.
         """
-        source = self._open(task.name)
+        source = self._files.open(task.name)
         if source is None:
             self._remove(task)
             return
@@ -279,7 +226,7 @@ class Sync:
                 return not self._over
 
             self._destination.put(source, before, task.name, moved)
-        after = look(self._path(task.name), self._directory)
+        after = self._files.look(task.name)
         if after == before:
             self._mark(task.name, UPLOADING, UPLOADED)
         with self._lock:
@@ -320,9 +267,7 @@ class Sync:
             ours = task.name in self._ledger.known
         if ours:
             self._destination.delete(task.name)
-        for marker in (UPLOADING, UPLOADED) if self._markers and ours else ():
-            with contextlib.suppress(OSError):
-                os.unlink(self._path(task.name) + marker)  # noqa: PTH108
+            self._files.unmark(task.name)
         with self._lock:
             self._ledger.done(task, None)
             if ours:
@@ -334,47 +279,9 @@ class Sync:
         self._ledger.worked()
         self._trouble.worked()
 
-    # The local side.
-
-    def _path(self, name: str) -> str:
-        return f"{self._directory}/{name}"
-
-    def _open(self, name: str) -> BinaryIO | None:
-        """The file, if it is one that counts. Raises OSError if it cannot be read."""
-        # A FIFO in its place must not block us, a link must not lead us away.
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-        path = self._path(name)
-        try:
-            try:
-                descriptor = os.open(path, flags)
-            except OSError as error:
-                inside = resolved(path, self._directory)
-                if error.errno != errno.ELOOP or inside is None:
-                    raise
-                descriptor = os.open(inside, flags)
-        except OSError as error:
-            if error.errno in _NO_FILE:
-                return None
-            raise
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            return None
-        return os.fdopen(descriptor, "rb")
-
     def _mark(self, name: str, old: str, new: str) -> None:
-        """Turn one marker into the other in one step; best effort: a full disk must not stop an upload.
-
-        In the last flush nobody is left to read them.
-        """
-        if not self._markers or self._ledger.hurry:
-            return
-        path = self._path(name)
-        try:
-            os.rename(path + old, path + new)  # noqa: PTH104
-        except OSError:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            with contextlib.suppress(OSError):
-                os.close(os.open(path + new, flags, 0o666))
+        if not self._ledger.hurry:  # in the last flush nobody is left to read them
+            self._files.mark(name, old, new)
 
     # The end.
 
@@ -405,78 +312,3 @@ class Sync:
             f"{self._label}: {printable(names[0])}{more} could not be stored in {self._destination.uri}: {what}",
             do=f"{do} The files are kept: {self._directory}".lstrip(),
         )
-
-
-class _Watcher:
-    """The thread that hears of changes: from inotify, or by looking at everything where that is not to be had."""
-
-    def __init__(
-        self,
-        directory: Path,
-        heard: Callable[[list[Happened]], None],
-        look_at_all: Callable[[], None],
-        say_polling: Callable[[OSError], None],
-    ) -> None:
-        self._directory = directory
-        self._heard = heard
-        self._look_at_all = look_at_all
-        self._say_polling = say_polling
-        self._watch: TreeWatch | None = None
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="hotfire-watch", daemon=True)
-
-    def start(self) -> None:
-        try:
-            self._watch = TreeWatch(str(self._directory), skipped)
-        except TooManyWatches as error:
-            self._say_polling(error)
-        self._look_at_all()
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._over.set()
-        if (watch := self._watch) is not None:
-            watch.wake()
-        self._thread.join()
-        if watch is not None:
-            watch.close()
-
-    def _follow(self) -> None:
-        watch = self._watch
-        while watch is not None and not self._over.is_set():
-            try:
-                happened = watch.wait(None)
-            except TooManyWatches as error:
-                self._say_polling(error)
-                watch = None
-                continue
-            if any(one.change is Change.LOST for one in happened):
-                self._look_at_all()
-            self._heard([one for one in happened if one.name])
-        while not self._over.wait(POLL_SECONDS):
-            self._look_at_all()
-
-
-class _Trouble:
-    """The failures of a destination: the user hears of one that lasts, once, and of its end."""
-
-    def __init__(self, observer: Observer, what: str) -> None:
-        self._observer = observer
-        self._what = what
-        self._since: float | None = None
-        self._told = False
-        self.error: HotfireError | OSError | None = None
-
-    def failed(self, error: HotfireError | OSError, now: float) -> None:
-        self.error = error
-        self._since = now if self._since is None else self._since
-        if not self._told and now - self._since > _TELL_AFTER:
-            self._told = True
-            what = error.what if isinstance(error, HotfireError) else str(error)
-            text = f"{self._what} does not take everything and is tried again: {what}"
-            self._observer(Note(text=text, warning=True))
-
-    def worked(self) -> None:
-        if self._told:
-            self._observer(Note(text=f"{self._what} takes files again"))
-        self._since, self._told, self.error = None, False, None

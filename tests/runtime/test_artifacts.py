@@ -447,6 +447,14 @@ class TestStore:
         assert stored.model is not None
         assert stored.model.bytes == stored.model.source_bytes == 8
 
+    def test_uncompressed_keeps_holes(self, tmp_path: Path, trees: Any) -> None:
+        with (trees[0][1].model / "sparse").open("wb") as file:
+            file.truncate(200 << 20)
+        job = make_job((tmp_path / "out").as_uri(), "NONE")
+        store_outputs(job, trees, Locations(), tmp_path / "staging", ignore)
+        found = (tmp_path / "out/job-1/output/model/sparse").stat()
+        assert (found.st_size, found.st_blocks < 100) == (200 << 20, True)
+
     def test_uncompressed_to_s3(
         self, tmp_path: Path, trees: Any, s3_environ: Any, s3_bucket: str
     ) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from hotfire.runtime.checkpoints import copy_sparse, destination, restore
+from hotfire.runtime.checkpoints import restore
+from hotfire.runtime.copies import copy_exactly
+from hotfire.runtime.destinations import destination
 from hotfire.runtime.errors import DataError
 from hotfire.runtime.events import Event, Note, Progress, ignore
 from hotfire.runtime.s3 import S3
@@ -151,7 +153,7 @@ def test_copies_keep_holes_and_can_be_abandoned(tmp_path: Path) -> None:
         file.seek(100 << 20)
         file.write(b"middle")
     with path.open("rb") as reader, (tmp_path / "b").open("wb") as writer:
-        copy_sparse(reader.fileno(), writer.fileno(), 200 << 20, lambda: True)
+        copy_exactly(reader.fileno(), writer.fileno(), 200 << 20, lambda: True)
     assert (tmp_path / "b").stat().st_blocks <= path.stat().st_blocks + 64
     with path.open("rb") as one, (tmp_path / "b").open("rb") as other:
         while piece := one.read(1 << 20):
@@ -161,10 +163,10 @@ def test_copies_keep_holes_and_can_be_abandoned(tmp_path: Path) -> None:
         (tmp_path / "c").open("wb") as writer,
         pytest.raises(Abandoned),
     ):
-        copy_sparse(reader.fileno(), writer.fileno(), 200 << 20, lambda: False)
+        copy_exactly(reader.fileno(), writer.fileno(), 200 << 20, lambda: False)
     with (
         path.open("rb") as reader,
         (tmp_path / "c").open("wb") as writer,
         pytest.raises(Changed),
     ):
-        copy_sparse(reader.fileno(), writer.fileno(), 300 << 20, lambda: True)
+        copy_exactly(reader.fileno(), writer.fileno(), 300 << 20, lambda: True)

@@ -12,7 +12,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from hotfire.runtime import s3_send
-from hotfire.runtime.checkpoints import S3Destination
+from hotfire.runtime.destinations import S3Destination
 from hotfire.runtime.errors import DataError
 from hotfire.runtime.events import Event, Note, Progress, ignore
 from hotfire.runtime.s3 import S3

@@ -11,16 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hotfire.runtime.copies import copy_file, put_local
 from hotfire.runtime.errors import DataError, ValidationError
 from hotfire.runtime.events import Event, Progress, ignore
 from hotfire.runtime.storage import (
     LocalLocation,
     Locations,
     S3Location,
-    copy_file,
     human,
     parse_uri,
-    put_local,
     replacing,
 )
 
@@ -169,10 +168,10 @@ class TestPut:
         (tmp_path / "source").write_bytes(bytes(100_000))
         program = (
             "import resource, sys; from pathlib import Path\n"
-            "from hotfire.runtime import storage, events, errors\n"
+            "from hotfire.runtime import copies, events, errors\n"
             "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
             "source, target = map(Path, sys.argv[1:])\n"
-            "try: storage.put_local(source, target, events.ignore, 'upload')\n"
+            "try: copies.put_local(source, target, events.ignore, 'upload')\n"
             "except errors.DataError as error: print(error)\n"
         )
         done = subprocess.run(

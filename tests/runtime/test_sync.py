@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from hotfire.runtime import sync as sync_module
-from hotfire.runtime.checkpoints import LocalDestination
+from hotfire.runtime import sync_trouble, sync_watcher
+from hotfire.runtime.destinations import LocalDestination
 from hotfire.runtime.errors import DataError, ValidationError
 from hotfire.runtime.events import Event, Note, ignore
 from hotfire.runtime.inotify import TooManyWatches
@@ -204,7 +204,7 @@ def test_what_others_put_there_stays_and_hosts_share_a_prefix(tmp_path: Path, th
 def test_a_destination_that_fails_for_a_while_loses_nothing(
     local: Path, there: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync_module, "_TELL_AFTER", 0.1)
+    monkeypatch.setattr(sync_trouble, "_TELL_AFTER", 0.1)
     events: list[Event] = []
     there.write_bytes(b"a file where the directory belongs")
     with start(local, there, events.append):
@@ -326,8 +326,8 @@ def test_without_inotify_it_looks_again_and_again(
     def none(root: str, skip: object) -> None:
         raise TooManyWatches(24, "Too many open files")
 
-    monkeypatch.setattr(sync_module, "TreeWatch", none)
-    monkeypatch.setattr(sync_module, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(sync_watcher, "TreeWatch", none)
+    monkeypatch.setattr(sync_watcher, "POLL_SECONDS", 0.05)
     monkeypatch.setattr("hotfire.runtime.ledger.UNSURE_SECONDS", 0.1)
     events: list[Event] = []
     with start(local, there, events.append):
