@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -175,7 +176,8 @@ class LogOperations:
         else:
             last = min(most, _number(token, "b/")) if token else most
             begin = log.start_of_page(last, least)
-            events = list(_page(log.forward(begin, last), PAGE_EVENTS))[-limit:]
+            newest = deque(log.forward(begin, last), maxlen=limit)
+            events = list(_page(reversed(newest), limit))[::-1]
             first = events[0].begin if events else last
         return {
             "events": [_told(event) for event in events],
@@ -198,23 +200,24 @@ class LogOperations:
             for name, stream in self._of(row).items()
             if (name in wanted if wanted else name.startswith(prefix))
         )
-        stream_number, offset = _pair(asked.get("nextToken"))
+        first, offset = _place(asked.get("nextToken"))
         limit = asked.get("limit", PAGE_EVENTS)
         found: list[Answer] = []
-        for number, (name, stream, ended) in enumerate(streams):
-            if number < stream_number:
+        for name, stream, ended in streams:
+            if name < first:
                 continue
             log = stream.look(ended=ended)
             begin = log.offset_at(asked.get("startTime"), 0)
             end_time = asked.get("endTime")
             # endTime is included here, unlike in GetLogEvents.
             end = log.offset_at(None if end_time is None else end_time + 1, log.end)
-            begin = max(begin, offset if number == stream_number else 0)
+            begin = max(begin, offset if name == first else 0)
             for event in log.forward(begin, end):
                 if not all(word in event.message for word in words):
                     continue
                 if len(found) >= limit:
-                    token = f"{number}/{event.begin}"
+                    # By name: streams that appear between two pages must not shift the place.
+                    token = f"{event.begin}/{name}"
                     return {
                         "events": found,
                         "searchedLogStreams": [],
@@ -262,11 +265,16 @@ def _number(token: str | None, kind: str) -> int:
     return min(int(digits), 1 << 62)
 
 
-def _pair(token: str | None) -> tuple[int, int]:
+def _place(token: str | None) -> tuple[str, int]:
+    """The stream, and the offset in it, where FilterLogEvents goes on.
+
+    Raises:
+        InvalidParameter: the token is not one of ours.
+    """
     if token is None:
-        return 0, 0
+        return "", 0
     try:
-        number, offset = base64.urlsafe_b64decode(token.encode()).decode().split("/")
-        return int(number), int(offset)
+        offset, _, name = base64.urlsafe_b64decode(token.encode()).decode().partition("/")
+        return name, int(offset)
     except ValueError as error:
         raise InvalidParameter("The specified nextToken is invalid.") from error
