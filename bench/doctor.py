@@ -1,8 +1,11 @@
 """What watching costs: the step of a small BERT below the launcher, without the doctor, with its summary, examined.
 
-Processes alternate; a step's time is the median of those after the compilations, a case's the smallest of its rounds,
-since what else the machine does only adds. Beside it the processor time of the script's own thread, which a busy machine
-hardly changes: the difference, as a share of the step, is what watching costs. Limit: 1.05 times the step without it.
+    python bench/doctor.py [--steps 60]
+
+Three processes make their steps in turn, one at a time, so that whatever else the machine does meets all of them alike.
+A ratio is the median of those of steps made one after the other, to the step without the doctor. Beside it the processor
+time of the script's own thread: its difference, as a share of the step, is what watching costs on a machine with nothing
+else to do. Prints JSON. Limit: 1.05 times the step without it.
 """
 
 from __future__ import annotations
@@ -10,23 +13,22 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
+from contextlib import ExitStack
+from typing import Any
 
-STEPS = 40
-CASES = {
-    "without": {"HOTFIRE_SHIMS": "-doctor"},
-    "summary": {},
-    "doctor": {"HOTFIRE_DOCTOR": str(STEPS)},
-}
+TARGET = 1.05
+WARM_UP = 5
+"""Steps left out: the first two compile, and torch's own caches fill."""
 
 
-def train(report: Path) -> None:
-    """The watched script: seconds of each step, and of its thread, into `report` at every step."""
+def train() -> None:
+    """The watched script: a step for each line that comes in; its seconds, and its thread's, go out."""
     import torch
     import torch_xla
     import torch_xla.core.xla_model as xm
@@ -40,8 +42,7 @@ def train(report: Path) -> None:
     )
     model = BertForSequenceClassification(config).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)
-    seconds: list[tuple[float, float]] = []
-    for _ in range(STEPS):
+    for _ in sys.stdin:
         started, computed = time.perf_counter(), time.thread_time()
         batch = {
             "input_ids": torch.randint(0, 8000, (8, 64)).to(device),
@@ -52,45 +53,78 @@ def train(report: Path) -> None:
         model(**batch).loss.backward()
         xm.optimizer_step(optimizer, barrier=True)
         xm.wait_device_ops()
-        seconds.append((time.perf_counter() - started, time.thread_time() - computed))
-        report.write_text(json.dumps(seconds))
+        print(time.perf_counter() - started, time.thread_time() - computed, flush=True)
 
 
-def step_seconds(environment: dict[str, str]) -> tuple[float, float]:
-    """Of the step, and of the script's thread in it."""
-    with tempfile.TemporaryDirectory() as directory:
-        report = Path(directory) / "seconds.json"
-        command = [sys.executable, "-m", "hotfire.runtime.xla.exec", __file__, "--train", report]
-        settings = {"PJRT_DEVICE": "CPU", "SM_OUTPUT_DATA_DIR": directory, "TMPDIR": directory}
-        env = {**os.environ, **settings, **environment}
-        subprocess.run(command, env=env, check=True, capture_output=True)
-        steps = json.loads(report.read_text())[8 : STEPS - 1]
-        wall, thread = zip(*steps, strict=True)
-        return statistics.median(wall), statistics.median(thread)
+class Trainer:
+    """One process that makes a step when asked."""
+
+    def __init__(self, settings: dict[str, str], stack: ExitStack) -> None:
+        directory = stack.enter_context(tempfile.TemporaryDirectory())
+        common = {"PJRT_DEVICE": "CPU", "SM_OUTPUT_DATA_DIR": directory, "TMPDIR": directory}
+        command = [sys.executable, "-m", "hotfire.runtime.xla.exec", __file__, "--train"]
+        self._process = subprocess.Popen(
+            command,
+            env={**os.environ, **common, **settings},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        stack.callback(self._end)
+
+    def step(self) -> tuple[float, float]:
+        """Of the step, and of the script's thread in it."""
+        pipes: Any = self._process
+        pipes.stdin.write("\n")
+        pipes.stdin.flush()
+        wall, thread = map(float, pipes.stdout.readline().split())
+        return wall, thread
+
+    def _end(self) -> None:
+        self._process.communicate()
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--train", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--train", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.train:
-        train(args.train)
-        return
-    rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in CASES}
-    for _ in range(args.rounds):
-        for name, environment in CASES.items():
-            rounds[name].append(step_seconds(environment))
-    step = {name: min(wall for wall, _ in found) for name, found in rounds.items()}
-    thread = {name: min(own for _, own in found) for name, found in rounds.items()}
-    ratios = {name: step[name] / step["without"] for name in ("summary", "doctor")}
-    shares = {name: (thread[name] - thread["without"]) / step["without"] for name in ratios}
-    figures = {
-        name: {"step": round(ratios[name], 3), "of_the_step": round(shares[name], 4)}
-        for name in ratios
+        train()
+        return 0
+    load = os.getloadavg()[0]
+    cases = {
+        "without": {"HOTFIRE_SHIMS": "-doctor"},
+        "summary": {},
+        "doctor": {"HOTFIRE_DOCTOR": str(WARM_UP + args.steps + 1)},
     }
-    print(json.dumps({"seconds_without": round(step["without"], 4), **figures}))
+    with ExitStack() as stack:
+        trainers = {name: Trainer(settings, stack) for name, settings in cases.items()}
+        turns = [
+            {name: trainer.step() for name, trainer in trainers.items()}
+            for _ in range(WARM_UP + args.steps)
+        ][WARM_UP:]
+    without = statistics.median(turn["without"][0] for turn in turns)
+    figures: dict[str, Any] = {}
+    for name in ("summary", "doctor"):
+        figures[name] = {
+            "ratio": statistics.median(turn[name][0] / turn["without"][0] for turn in turns),
+            "thread_share": statistics.median(turn[name][1] - turn["without"][1] for turn in turns)
+            / without,
+        }
+    report = {
+        "bench": "doctor",
+        "seconds_per_step": without,
+        **figures,
+        "target": TARGET,
+        "steps": args.steps,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "load": load,
+    }
+    print(json.dumps(report, indent=2))
+    return 0 if all(figure["ratio"] <= TARGET for figure in figures.values()) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

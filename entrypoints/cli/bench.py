@@ -12,9 +12,8 @@ from hotfire.entrypoints.cli.show import table
 from hotfire.entrypoints.cli.trial_options import (
     BATCH_NAMES,
     Trials,
-    compilers_of,
     job_of,
-    job_options,
+    trial_options,
     value_of,
 )
 
@@ -24,15 +23,8 @@ if TYPE_CHECKING:
 _BUILT_IN_BATCH = 8
 
 
-@job_options
+@trial_options("none,inductor,xla", "The first is what the others are compared with.")
 @click.command(short_help="Compare compilers on a job: compilation, steps, memory, break-even.")
-@click.option(
-    "--compilers",
-    default="none,inductor,xla",
-    show_default=True,
-    metavar="NAME,...",
-    help="The first is what the others are compared with.",
-)
 @click.option(
     "--steps", type=click.IntRange(min=3), default=20, show_default=True, help="Steps to time."
 )
@@ -44,8 +36,6 @@ _BUILT_IN_BATCH = 8
     type=click.IntRange(min=1),
     help="Over all workers (default: from the batch size among the hyperparameters).",
 )
-@click.option("--verbose", is_flag=True, help="Show the trials' own output on stderr.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 @click.pass_context
 def bench(ctx: click.Context, /, **flags: Any) -> None:
     """Run TARGET for a few steps under each compiler and print what each costs and gains.
@@ -58,7 +48,7 @@ def bench(ctx: click.Context, /, **flags: Any) -> None:
     from hotfire.runtime.trials.trial import Trial
 
     around = Surroundings.here()
-    compilers = compilers_of(flags["compilers"])
+    compilers: list[str] = flags["compilers"]
     raw, options = job_of(ctx, flags, around)
     trials = Trials(options, around, verbose=flags["verbose"])
     load = os.getloadavg()[0]

@@ -48,10 +48,30 @@ BATCH_NAMES = ("per_device_train_batch_size", "train_batch_size", "batch_size")
 COMPILERS = ("none", "inductor", "xla")
 
 
-def job_options(command: click.Command) -> click.Command:
-    """``command`` with the flags of ``run`` that describe a job, before its own."""
-    command.params[:0] = [one for one in run.params if one.name in _JOB]
-    return command
+def trial_options(compilers: str, what: str) -> Callable[[click.Command], click.Command]:
+    """Gives a command the flags of ``run`` that describe a job, before its own, and behind them those of all trials.
+
+    ``--compilers`` has the default ``compilers`` and the help ``what``, and arrives as a list.
+    """
+    common = [
+        click.Option(
+            ["--compilers"],
+            default=compilers,
+            show_default=True,
+            metavar="NAME,...",
+            help=what,
+            callback=lambda ctx, param, value: compilers_of(value),
+        ),
+        click.Option(["--verbose"], is_flag=True, help="Show the trials' own output on stderr."),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print JSON on stdout."),
+    ]
+
+    def add(command: click.Command) -> click.Command:
+        job = [one for one in run.params if one.name in _JOB]
+        command.params = [*job, *command.params, *common]
+        return command
+
+    return add
 
 
 def job_of(

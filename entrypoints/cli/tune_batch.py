@@ -11,9 +11,8 @@ import click
 from hotfire.entrypoints.cli.show import table
 from hotfire.entrypoints.cli.trial_options import (
     Trials,
-    compilers_of,
     job_of,
-    job_options,
+    trial_options,
     value_of,
 )
 
@@ -28,15 +27,8 @@ _RATE, _BASE_BATCH = 5e-5, 8
 """The Hugging Face Trainer's defaults."""
 
 
-@job_options
+@trial_options("none,xla", "A column for each.")
 @click.command(short_help="Find the largest batch that fits, and its learning rate.")
-@click.option(
-    "--compilers",
-    default="none,xla",
-    show_default=True,
-    metavar="NAME,...",
-    help="A column for each.",
-)
 @click.option(
     "--memory-limit",
     metavar="8GiB",
@@ -54,8 +46,6 @@ _RATE, _BASE_BATCH = 5e-5, 8
     show_default=True,
     help="Global batch for which the job's learning_rate is right.",
 )
-@click.option("--verbose", is_flag=True, help="Show the trials' own output on stderr.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 @click.pass_context
 def tune_batch(ctx: click.Context, /, **flags: Any) -> None:
     """Search the largest value of the hyperparameter that is given as `auto`, by real steps in fresh processes.
@@ -66,7 +56,6 @@ def tune_batch(ctx: click.Context, /, **flags: Any) -> None:
     from hotfire.runtime.surroundings import Surroundings
 
     around = Surroundings.here()
-    compilers = compilers_of(flags["compilers"])
     raw, options = job_of(ctx, flags, around)
     name = searched(raw)
     limit = memory_size(flags["memory_limit"])
@@ -77,7 +66,7 @@ def tune_batch(ctx: click.Context, /, **flags: Any) -> None:
         )
     trials = Trials(options, around, verbose=flags["verbose"])
     search = Search(trials, raw, name, limit, flags)
-    columns = [search.column(compiler) for compiler in compilers]
+    columns = [search.column(compiler) for compiler in flags["compilers"]]
     rate = value_of(raw, ("learning_rate", "lr"), float)
     document = {
         "Hyperparameter": name,
@@ -85,7 +74,7 @@ def tune_batch(ctx: click.Context, /, **flags: Any) -> None:
         "BaseLearningRate": rate or _RATE,
         "BaseBatch": flags["base_batch"],
         "Columns": [scaled(column, rate or _RATE, flags["base_batch"]) for column in columns],
-        "Remarks": remarks(limit, rate),
+        "Remarks": remarks(limit, rate, columns),
     }
     if flags["as_json"]:
         click.echo(json.dumps(document, indent=2))
@@ -201,8 +190,14 @@ def scaled(column: dict[str, Any], rate: float, base_batch: int) -> dict[str, An
     }
 
 
-def remarks(limit: int, rate: float | None) -> list[str]:
+def remarks(limit: int, rate: float | None, columns: list[dict[str, Any]]) -> list[str]:
     said = ["linear scaling is for SGD, the square root for Adam and AdamW; try both"]
+    said += [
+        f"compiler {column['Compiler']}: not even a batch of 1 fits; Python, libraries and the model alone take more "
+        f"than {'--memory-limit' if limit else 'the device has'}"
+        for column in columns
+        if not column["LargestBatch"] and column["LimitedBy"] == "memory"
+    ]
     if rate is None:
         said.append(f"the job gives no learning_rate: {_RATE:g} is assumed")
     if limit:
@@ -235,7 +230,7 @@ def text_of(document: dict[str, Any]) -> str:
         ("global batch", lambda one: str(one["GlobalBatch"])),
         (f"learning rate, linear ({base})", lambda one: rate_of(one, "Linear")),
         ("learning rate, square root", lambda one: rate_of(one, "SquareRoot")),
-        ("warm-up, share of the steps", lambda one: f"{one.get('WarmupRatio', 0):g}"),
+        ("warm-up, share of the steps", lambda one: f"{one.get('WarmupRatio', '-')}"),
     ]
     heads = ("", *(f"compiler {column['Compiler']}" for column in columns))
     lines = [(title, *map(show, columns)) for title, show in shows]

@@ -132,7 +132,7 @@ def test_a_cpu_has_no_memory_of_its_own_that_could_be_the_limit(
 
 
 def test_people_get_the_curves_and_a_column_for_each_compiler() -> None:
-    from hotfire.entrypoints.cli.tune_batch import scaled, text_of
+    from hotfire.entrypoints.cli.tune_batch import remarks, scaled, text_of
 
     point = {"Batch": 32, "Verdict": "fits", "PeakHostBytes": 2 * 10**9, "PeakDeviceBytes": None}
     beyond = point | {"Batch": 64, "Verdict": "does not fit", "PeakHostBytes": 3 * 10**9}
@@ -154,3 +154,6 @@ def test_people_get_the_curves_and_a_column_for_each_compiler() -> None:
     assert "largest batch_size 0 32" in lines
     assert "learning rate, linear (0.001 at 8) - 0.016" in lines
     assert "learning rate, square root - 0.004" in lines
+    assert "warm-up, share of the steps - 0.1" in lines
+    [_, *hopeless, _] = remarks(1 << 30, 1e-3, columns)
+    assert [text[:45] for text in hopeless] == ["compiler none: not even a batch of 1 fits; Py"]
