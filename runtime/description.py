@@ -6,16 +6,18 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hotfire.runtime import masking
 from hotfire.runtime.errors import PlatformError, ResourceNotFound
 from hotfire.runtime.layout import HostDir
 from hotfire.runtime.observe import log_pieces
 from hotfire.runtime.observe.logs import LogPump
-from hotfire.runtime.observe.samples import Usage, read_samples, summary_of, tree_bytes
 from hotfire.runtime.status import JobRecord, SecondaryStatus
 from hotfire.runtime.surroundings import Surroundings
+
+if TYPE_CHECKING:
+    from hotfire.runtime.observe.samples import Usage
 
 FOLLOW_SECONDS = 0.05
 """Between two looks at a log that does not grow."""
@@ -123,6 +125,8 @@ def disk_bytes(record: JobRecord, around: Surroundings) -> int:
     known = record.receipt.get("disk_bytes") if record.status.terminal else None
     if isinstance(known, int):
         return known
+    from hotfire.runtime.observe.samples import tree_bytes
+
     return tree_bytes(around.store.open(record.name).root)
 
 
@@ -158,6 +162,8 @@ def hosts_of(asked: Mapping[str, Any]) -> list[str]:
 
 def resource_samples(name: str, around: Surroundings) -> dict[str, list[Usage]]:
     """What each host of a job used, over all attempts; hosts without a sample are left out."""
+    from hotfire.runtime.observe.samples import read_samples
+
     job_dir = around.store.open(name)
     found = {
         host: [
@@ -174,6 +180,8 @@ def resource_summaries(name: str, around: Surroundings) -> dict[str, dict[str, A
     """Peaks and means of each host: of the last attempt once the job has ended, else of what was seen until now."""
     if known := around.store.record(name).receipt.get("resources"):
         return dict(known)
+    from hotfire.runtime.observe.samples import summary_of
+
     return {host: summary_of(rows) for host, rows in resource_samples(name, around).items()}
 
 

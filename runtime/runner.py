@@ -17,9 +17,9 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hotfire.runtime import artifacts, channels, keeping, outcome, plan
+from hotfire.runtime import channels, keeping, outcome, plan
 from hotfire.runtime.backend import Attempt, Backend, Container, ContainerSpec, Place, Session
 from hotfire.runtime.backends.copying import remove_tree
 from hotfire.runtime.control import Control
@@ -28,19 +28,17 @@ from hotfire.runtime.events import Event, LogChunk, Note, Observer, Transition
 from hotfire.runtime.hosts import started
 from hotfire.runtime.layout import HostDir, JobDir
 from hotfire.runtime.observe.log_pieces import PIECE_BYTES, Rotation
-from hotfire.runtime.observe.log_times import TimeNotes
-from hotfire.runtime.observe.logs import LogPump
-from hotfire.runtime.observe.nvml import Nvml
 from hotfire.runtime.observe.patterns import Engine
-from hotfire.runtime.observe.samples import Sampler
 from hotfire.runtime.outcome import HostExit, StopCause
-from hotfire.runtime.rehearse import Rehearsal
-from hotfire.runtime.s3_send import take_all_back
 from hotfire.runtime.spec import InputMode, S3DataSource, TrainingJob
 from hotfire.runtime.status import JobRecord, SecondaryStatus, utc_now
 from hotfire.runtime.storage import Locations
 from hotfire.runtime.store import read_record, write_record
 from hotfire.runtime.uploads import Uploads
+
+if TYPE_CHECKING:
+    from hotfire.runtime.observe.samples import Sampler
+    from hotfire.runtime.rehearse import Rehearsal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,9 +190,13 @@ def _run_hosts(
         for directory in dirs.values():
             undo.callback(directory.pid.unlink, missing_ok=True)
         specs = [with_values(host.spec, prepared.passed) for host in planned]
+        threading.Thread(target=_import_the_rest).start()
         containers = undo.enter_context(
             started(session, specs, lambda one: write_pid(one, dirs[one.host].pid))
         )
+        from hotfire.runtime.observe.log_times import TimeNotes
+        from hotfire.runtime.observe.logs import LogPump
+
         times = {host: TimeNotes(dirs[host].log_times) for host in hosts}
         logs = {host: dirs[host].log for host in hosts}
         rotations = {
@@ -235,6 +237,12 @@ def _run_hosts(
         )
 
 
+def _import_the_rest() -> None:
+    """What watching and ending a job takes, while its hosts start: that is waiting for other processes."""
+    from hotfire.runtime import artifacts, daemon_pool  # noqa: F401
+    from hotfire.runtime.observe import log_times, logs, nvml, samples  # noqa: F401
+
+
 def sampler(
     prepared: Preparation,
     dirs: Mapping[str, HostDir],
@@ -242,6 +250,9 @@ def sampler(
     containers: Sequence[Container],
 ) -> Sampler:
     """What samples the hosts of an attempt. A File channel from S3 counts: the service copies it to the volume."""
+    from hotfire.runtime.observe.nvml import Nvml
+    from hotfire.runtime.observe.samples import Sampler
+
     files = [
         one
         for one in prepared.inputs
@@ -276,6 +287,9 @@ def collect(
     Raises:
         DataError: the destination cannot be written; everything that was packed is kept and named.
     """
+    from hotfire.runtime import artifacts
+    from hotfire.runtime.s3_send import take_all_back
+
     trees = [(host, job_dir.host(number, host).ml) for host in job.resource_config.hosts]
     stored = artifacts.store_outputs(
         job,

@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any
 
 from hotfire.runtime import (
-    artifacts,
     control,
     credentials,
     request,
@@ -33,10 +32,7 @@ from hotfire.runtime.errors import (
 from hotfire.runtime.events import Note, Observer, ignore
 from hotfire.runtime.handover import detach
 from hotfire.runtime.layout import JobDir
-from hotfire.runtime.observe.samples import tree_bytes
 from hotfire.runtime.preparation import prepare
-from hotfire.runtime.rehearse import play
-from hotfire.runtime.s3_send import take_all_back
 from hotfire.runtime.status import JobRecord, TrainingJobStatus, utc_now
 from hotfire.runtime.storage import Locations
 from hotfire.runtime.store import JobLock, read_record, write_record
@@ -69,8 +65,11 @@ def create(
         ResourceInUse: the name is taken.
         ResourceLimitExceeded: that is being rehearsed.
     """
-    if prepared.rehearsal is not None and (no := play(prepared.rehearsal, prepared.job).refusal):
-        raise no
+    if prepared.rehearsal is not None:
+        from hotfire.runtime.rehearse import play
+
+        if no := play(prepared.rehearsal, prepared.job).refusal:
+            raise no
     if replace_existing:
         with contextlib.suppress(ResourceNotFound):
             delete(prepared.job.training_job_name, around)
@@ -233,6 +232,8 @@ def delete(name: str, around: Surroundings, observer: Observer = ignore) -> None
 
     Parts of uploads that were cut short are taken back; a warning names those that S3 does not let go now.
     """
+    from hotfire.runtime.s3_send import take_all_back
+
     with around.store.removing(name) as job_dir:
         for left in take_all_back(job_dir.uploads):
             text = (
@@ -251,6 +252,10 @@ def upload(name: str, around: Surroundings, observer: Observer = ignore) -> list
         ResourceInUse: the job is in progress.
         DataError: it failed again; what is left is kept, for another try.
     """
+    from hotfire.runtime import artifacts
+    from hotfire.runtime.observe.samples import tree_bytes
+    from hotfire.runtime.s3_send import take_all_back
+
     around.store.record(name)  # made true first
     with around.store.holding(name, "uploaded") as job_dir:
         record = read_record(job_dir)

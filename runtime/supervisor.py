@@ -17,14 +17,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hotfire.runtime import artifacts, outcome, rehearse, runner
+from hotfire.runtime import outcome, runner
 from hotfire.runtime.control import Control, StopAsked, Trigger
 from hotfire.runtime.errors import DataError, HotfireError, PlatformError
 from hotfire.runtime.events import Event, Metrics, Note, Observer, ignore
 from hotfire.runtime.layout import JobDir
 from hotfire.runtime.observe.metric_files import PointFile, write_statistics
 from hotfire.runtime.observe.metrics import MetricPoint, Scraper, Sink, final_metrics, nowhere
-from hotfire.runtime.observe.samples import tree_bytes
 from hotfire.runtime.outcome import Outcome
 from hotfire.runtime.runner import Journal, Limits, Preparation
 from hotfire.runtime.status import JobRecord, SecondaryStatus
@@ -244,6 +243,8 @@ def upload(
 
 def rehearse_trouble(prepared: Preparation, journal: Journal, control: Control) -> Outcome | None:
     """Play the trouble that ``--rehearse`` asks for; how it ends the job, or None if the job goes on."""
+    from hotfire.runtime import rehearse
+
     assert prepared.rehearsal is not None
     played = rehearse.play(prepared.rehearsal, prepared.job)
     journal(Note(text=f"--rehearse {prepared.rehearsal}: what follows is played", warning=True))
@@ -281,6 +282,9 @@ def finish(
     prepared: Preparation, journal: Journal, decided: Outcome, receipt: dict[str, Any]
 ) -> None:
     """The last move, with everything that DescribeTrainingJob and the receipt will say."""
+    from hotfire.runtime import artifacts
+    from hotfire.runtime.observe.samples import tree_bytes
+
     record = journal.record
     # A list of many jobs has no time to walk over each.
     receipt = {**receipt, "disk_bytes": tree_bytes(journal.job_dir.root)}

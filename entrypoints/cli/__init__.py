@@ -6,7 +6,6 @@ import errno
 import importlib
 import os
 import sys
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -109,6 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             where = error.filename or "the output"
             complain(f"{where} cannot be written: {error.strerror}.", "Make room there.")
         else:
+            import traceback
+
             traceback.print_exc()
             complain("this is a defect of hotfire.", "Please report it with the lines above.")
         code = ExitCode.INTERNAL

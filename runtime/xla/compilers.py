@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
+
 from hotfire.runtime.xla.after_import import after_import
 
 TYPE_CHECKING = False  # typing would cost every script two milliseconds
