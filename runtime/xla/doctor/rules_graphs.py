@@ -97,6 +97,36 @@ def _constant_finding(run: Run, segments: list[Segment]) -> Finding:
     )
 
 
+def growing_results(run: Run) -> list[Finding]:
+    """Results of an evaluation are joined on the device: each batch makes them longer.
+
+    Seen as graphs of one form, from one line, of which every one was compiled for itself.
+    """
+    forms: dict[tuple[Site | None, int, int], set[str]] = defaultdict(set)
+    for segment in run.first.segments:
+        if segment.trained or not segment.opt_before or is_shape_change(run, segment):
+            continue
+        for report in segment.causes(Cause.MARKER, Cause.COLLECTIVE, compiled=True):
+            form = run.first.user_site(report.frames), report.inputs, report.outputs
+            forms[form].add(report.graph)
+    counts: dict[Site | None, int] = defaultdict(int)
+    for (site, _, _), graphs in forms.items():
+        counts[site] += len(graphs) if len(graphs) >= _OFTEN else 0
+    return [
+        run.finding(
+            "recompilation",
+            Severity.WARNING,
+            site,
+            f"an evaluation compiled {count} graphs that differ in the size of what has been collected on the device: "
+            f"it grows with every batch. {run.quote(site)}".rstrip(),
+            cost="new programs for every batch of the evaluation, small ones or with the forward pass in them",
+            fix="eval_accumulation_steps=1 (Trainer); elsewhere keep a list of tensors, and join it on the host",
+        )
+        for site, count in counts.items()
+        if count
+    ]
+
+
 def late_optimizer_state(run: Run) -> list[Finding]:
     """The second step compiles once more because the optimizer's state has appeared."""
     optimizers = run.first.of("optimizer")
@@ -261,6 +291,7 @@ def _saving(frames: Iterable[object]) -> bool:
 
 RULES = (
     recompilation,
+    growing_results,
     late_optimizer_state,
     missing_step_marker,
     host_fallback,

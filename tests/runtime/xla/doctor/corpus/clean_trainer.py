@@ -30,6 +30,7 @@ arguments = TrainingArguments(
     num_train_epochs=2,
     optim="sgd",
     eval_strategy="epoch",
+    eval_accumulation_steps=1,
     logging_steps=10,
     save_strategy="no",
     report_to="none",
