@@ -43,13 +43,13 @@ def shell(
     if docker:
         from hotfire.runtime.backends import docker_shell
     else:
-        from hotfire.runtime.backends import process
+        from hotfire.runtime.backends import entering
     if pid is not None:
         say(f"{host} of {name} is running: this shell is inside it.")
         if docker:
             found = docker_shell.container_of(name, host, job_dir.root, around.environ)
             return docker_shell.enter(found, command, around.environ)
-        return process.enter(pid, argv, {**environment_of(pid), **terminal})
+        return entering.enter(pid, argv, {**environment_of(pid), **terminal})
     prepared = prepare(around.store.request(name), options, around)
     say(
         f"{name} is not running: a fresh {host} with its inputs and no outputs; it is gone when you leave."
@@ -74,7 +74,9 @@ def shell(
         undo.callback(container.remove)
         if docker:
             return docker_shell.enter(container.id, command, around.environ)
-        return process.enter(container.pid, argv, {**chosen.spec.env, **prepared.passed, **terminal})
+        return entering.enter(
+            container.pid, argv, {**chosen.spec.env, **prepared.passed, **terminal}
+        )
 
 
 def environment_of(pid: int) -> dict[str, str]:

@@ -12,7 +12,7 @@ def setup(as_json: bool) -> None:
     import json
     from dataclasses import asdict
 
-    from hotfire.runtime.backends.process import setup_report
+    from hotfire.runtime.backends.findings import setup_report
 
     lines = setup_report()
     if as_json:

@@ -35,7 +35,7 @@ class ProcessContainer:
 
     @property
     def id(self) -> str:
-        """The process id of the host's first process on this machine: what :func:`process.enter` takes."""
+        """The process id of the host's first process on this machine: what :func:`entering.enter` takes."""
         return str(self._pid)
 
     @property

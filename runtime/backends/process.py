@@ -16,9 +16,7 @@ from hotfire.runtime.backend import Attempt, ContainerSpec, Mount, MountMode, Pl
 from hotfire.runtime.backends import isolation, network, spawn, syscalls
 from hotfire.runtime.backends.container import ProcessContainer
 from hotfire.runtime.backends.copying import copy_tree, remove_tree
-from hotfire.runtime.backends.entering import enter
 from hotfire.runtime.backends.explained import explained
-from hotfire.runtime.backends.findings import setup_report
 from hotfire.runtime.backends.isolation import Chosen, Isolation
 from hotfire.runtime.backends.network import JobNetwork
 from hotfire.runtime.backends.placing import Placing, copied
@@ -26,8 +24,6 @@ from hotfire.runtime.backends.steps import SetUpError
 from hotfire.runtime.errors import PlatformError, ValidationError
 from hotfire.runtime.events import Note, Observer
 from hotfire.runtime.layout import ML_ROOT
-
-__all__ = ["CREDENTIALS", "ProcessBackend", "ProcessSession", "enter", "setup_report"]
 
 CREDENTIALS = ("169.254.170.2", 80)
 """Where the service serves a container's credentials (contract 8)."""

@@ -421,7 +421,7 @@ def test_an_interrupt_at_the_terminal_does_not_reach_the_hosts(lab: Lab) -> None
 
 ENTER = """
 import json, sys
-from hotfire.runtime.backends.process import enter
+from hotfire.runtime.backends.entering import enter
 from hotfire.runtime.errors import DataError
 pid, argv, env = json.loads(sys.argv[1])
 try:
