@@ -96,7 +96,8 @@ class LogPump:
 class LogPrinter:
     """Writes chunks to one stream, whole lines with a prefix per host; exact bytes when there is only one host.
 
-    On a terminal, the unfinished line of a host (a progress bar) is kept live on the last row.
+    On a terminal, the unfinished line of a host (a progress bar) is kept live on the last row, and of a finished one what
+    was seen last is shown: a carriage return would write over the prefix.
     Losing the stream (``hotfire run | head``) must not end the job: ``lost`` says why, what follows is dropped, the log
     files keep it.
     """
@@ -124,6 +125,8 @@ class LogPrinter:
             if lines:
                 lines = self._pending[chunk.host] + lines
                 self._pending[chunk.host] = b""
+                if self._live and b"\r" in lines:
+                    lines = b"".join(_visible(line) + b"\n" for line in lines.split(b"\n")[:-1])
                 if prefix:
                     lines = prefix + lines[:-1].replace(b"\n", b"\n" + prefix) + b"\n"
                 self._write(self._clear() + lines)
@@ -155,11 +158,9 @@ class LogPrinter:
         return b"\r\x1b[K"
 
     def _draw(self, host: str) -> None:
-        # The part after the last carriage return that is followed by something: what the bar shows now.
-        shown = self._pending[host].rstrip(b"\r").rpartition(b"\r")[2]
         clear = self._clear()
         self._row = host
-        self._write(clear + b"\r\x1b[K" + self._prefix[host] + shown)
+        self._write(clear + b"\r\x1b[K" + self._prefix[host] + _visible(self._pending[host]))
 
     def _write(self, data: bytes) -> None:
         if self.lost is not None:
@@ -169,3 +170,8 @@ class LogPrinter:
             self._stream.flush()
         except OSError as error:
             self.lost = error
+
+
+def _visible(line: bytes) -> bytes:
+    """The part after the last carriage return that is followed by something: what a progress bar shows now."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2]
