@@ -151,8 +151,13 @@ def warm_up() -> None:
 
 
 def take() -> Launcher:
-    """A launcher that waits for an order: the one that is warm, or another."""
-    return _ready.pop() if _ready else Launcher()
+    """A launcher that waits for an order: the one that is warm and still lives, or another."""
+    while _ready:
+        launcher = _ready.pop()
+        if launcher.process.poll() is None:
+            return launcher
+        launcher.close()
+    return Launcher()
 
 
 def ask(errand: str, plan: Mapping[str, Any], timeout: float = 10) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from hotfire.runtime.backends import spawn
 from hotfire.runtime.errors import DataError
 
 if TYPE_CHECKING:
@@ -233,6 +236,38 @@ def test_a_host_outlives_the_thread_that_started_it(lab: Lab) -> None:
         thread.start()
         thread.join()
         assert started[0].wait(20) == 4
+
+
+def test_a_launcher_that_is_warm_answers_and_then_starts_the_host(lab: Lab) -> None:
+    spawn.warm_up()
+    (warm,) = spawn._ready
+    for _ in range(2):
+        assert spawn.ask("probe", {"tries": [("nothing", 0)]}) == {"found": {"nothing": 0}}
+    assert spawn._ready == [warm]
+    with lab.open() as session:
+        assert lab.run(session, "echo done") == (0, "done\n")
+    assert spawn._ready == []
+    assert warm.process.poll() is not None
+
+
+def test_a_warm_launcher_that_was_killed_is_not_missed(lab: Lab) -> None:
+    spawn.warm_up()
+    (warm,) = spawn._ready
+    warm.process.kill()
+    warm.process.wait()
+    with lab.open() as session:
+        assert lab.run(session, "echo done") == (0, "done\n")
+    assert spawn._ready == []
+
+
+def test_a_warm_launcher_ends_with_whoever_never_needed_it(lab: Lab) -> None:
+    code = (
+        "from hotfire.runtime.backends import spawn\n"
+        "spawn.warm_up()\n"
+        "print(spawn._ready[0].process.pid)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    lab.until(lambda: not Path(f"/proc/{done.stdout.strip()}/exe").exists())
 
 
 def test_leaving_the_session_ends_hosts_that_still_run(lab: Lab) -> None:
