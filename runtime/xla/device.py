@@ -285,7 +285,7 @@ def _xla_wanted(environment: Mapping[str, str]) -> bool:
 def _init_process_group(backend: str, **options: Any) -> None:
     import torch.distributed as dist
 
-    from hotfire.runtime.xla.host_group import default_timeout
+    from hotfire.runtime.xla.calls import default_timeout
 
     if not dist.is_initialized():
         dist.init_process_group(backend, timeout=default_timeout(), **options)

@@ -56,27 +56,32 @@ class Buffer:
 
     def __init__(self, tensor: torch.Tensor, scale: float, alone: bool) -> None:
         """Trace the product; `alone` says that no other tensor of the list shares its storage."""
-        self._target = tensor
-        self._product = tensor
         carrier = CARRIERS.get(tensor.dtype, tensor.dtype)
-        if carrier == tensor.dtype and alone and not _is_view(tensor):
+        self._target = tensor
+        self._stays = alone and carrier == tensor.dtype
+        self._product = tensor
+        if self._stays and not _is_view(tensor):
             tensor.mul_(scale)
         else:
-            # A view, as many gradients are (autograd made them by transposing) and with them the
-            # `grad.data` that xm.optimizer_step passes: only `copy_` reaches whoever shares its base.
             self._product = tensor.to(carrier) * scale
+        self._plain = torch._from_functional_tensor(self._product)
+        if self._stays and self._product is not tensor:
+            # What an in-place operation does, without writing the base at once. Many gradients are
+            # views (autograd made them by transposing), and with them the `grad.data` that
+            # xm.optimizer_step passes: whoever shares the base gets the value when it is read.
+            torch._functionalize_replace(tensor, self._plain)
+            torch._functionalize_commit_update(tensor)
 
     def memory(self) -> torch.Tensor:
-        """The product as a CPU tensor over the device's own buffer."""
-        plain = torch._from_functional_tensor(self._product)
-        size = plain.numel() * plain.element_size()
+        """The product as a CPU tensor over the device's own buffer; its program has run."""
+        size = self._plain.numel() * self._plain.element_size()
         address = ctypes.c_char * size
-        memory = address.from_address(_XLAC._unsafe_buffer_pointer(plain))
-        return torch.frombuffer(memory, dtype=plain.dtype).view(plain.shape)
+        memory = address.from_address(_XLAC._unsafe_buffer_pointer(self._plain))
+        return torch.frombuffer(memory, dtype=self._plain.dtype).view(self._plain.shape)
 
     def finish(self) -> None:
         """Give the tensor the reduced value, if it is not there already."""
-        if self._product is not self._target:
+        if not self._stays:
             self._target.copy_(self._product)
 
 

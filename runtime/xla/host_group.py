@@ -3,16 +3,15 @@
 Three users stand on this: the emulated XLA collectives of CPU processes, the control plane of
 `DeviceEnv` (agreeing to stop, adding up metrics) and plain data parallelism on CPU. Needs torch.
 
-The time limit of one collective is HOTFIRE_COLLECTIVE_TIMEOUT seconds (default 1800, the default
-of torch.distributed). Whatever the limit: a rank that died, ranks that came with other shapes or to
-another collective, and ranks that wait for each other are an error within seconds; a rank that is
-late is named in the log within seconds, and in the error when the limit has passed.
+Whatever the time limit (see `hotfire.runtime.xla.calls`): a rank that died, ranks that came with
+other shapes or to another collective, and ranks that wait for each other are an error within
+seconds; a rank that is late is named in the log within seconds, and in the error when the limit
+has passed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import datetime
 import functools
 import os
@@ -26,37 +25,19 @@ import torch.distributed
 
 from hotfire.runtime.xla import agreement, neighbours
 from hotfire.runtime.xla.buckets import carrier, pack, unpack
+from hotfire.runtime.xla.calls import Calls, CollectiveError, default_timeout
 from hotfire.runtime.xla.gloo_greeting import without_gloo_greeting
 from hotfire.runtime.xla.in_order import InOrder
 from hotfire.runtime.xla.neighbours import Neighbours
-from hotfire.runtime.xla.peers import Call, KnownFault, Peers, Watch
+from hotfire.runtime.xla.peers import Call, Peers
 from hotfire.runtime.xla.world import World
 
 # torch describes this module to type checkers in part only.
 dist: Any = torch.distributed
 
-TIMEOUT_VARIABLE = "HOTFIRE_COLLECTIVE_TIMEOUT"
-# How long a collective waits before it says for whom.
-PATIENCE_SECONDS = 5.0
 _MEETING_SECONDS = 0.02
 Finish = Callable[[Sequence[Any]], None]
 _groups: weakref.WeakSet[HostGroup] = weakref.WeakSet()
-
-
-class CollectiveError(RuntimeError):
-    """A collective could not finish; the message names the rank at fault where that is known."""
-
-
-def default_timeout() -> datetime.timedelta:
-    """The limit of one collective, from HOTFIRE_COLLECTIVE_TIMEOUT (seconds)."""
-    text = os.environ.get(TIMEOUT_VARIABLE) or "1800"
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if seconds <= 0:
-        raise ValueError(f"{TIMEOUT_VARIABLE}={text!r} is not a positive number of seconds")
-    return datetime.timedelta(seconds=seconds)
 
 
 class HostGroup:
@@ -78,15 +59,13 @@ class HostGroup:
         self.rank = rank
         self.members = tuple(members)
         self.size = len(self.members)
-        self._limit = timeout.total_seconds()
-        self._name = name
-        self._calls = 0
         self._receivers: dict[tuple[int, int], InOrder] = {}
         self._peers = _job_peers()
+        self._calls = Calls(self._peers, rank, self.members, timeout.total_seconds(), name)
         self._near: Neighbours | None = None
         self._met = False
-        call = self._call("connecting")
-        with self._explained(call), without_gloo_greeting():
+        call = self._calls.next("connecting")
+        with self._calls.explained(call), without_gloo_greeting():
             # Ranks that call `new_group` with different members must not meet in one store.
             store = dist.PrefixStore(f"hotfire/{' '.join(map(str, self.members))}", store)
             self._meet(store, call)
@@ -104,7 +83,8 @@ class HostGroup:
         """Reduce a list of tensors of any shapes.
 
         Those at the indices `in_place` (the same on every rank) are reduced where they are, and
-        not scaled: contiguous ones, of a type that gloo has. The others go in flat buckets.
+        not scaled: contiguous ones, of a type that gloo has. The others go in flat buckets. Sums
+        of a megabyte and more do without gloo where the members can read each other's memory.
 
         Returns:
             Tensors in the order, shapes and dtypes of `tensors`, multiplied by `scale`: new ones,
@@ -199,13 +179,13 @@ class HostGroup:
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> Callable[[], None]:
         """Start sending to member `to`; what is returned waits until it has been received."""
-        call = self._call(f"send to rank {self.members[to]}", to)
+        call = self._calls.next(f"send to rank {self.members[to]}", to)
         parts = (agreement.header(tensor), _bytes(tensor))
-        with self._explained(call):
+        with self._calls.explained(call):
             works = [self._gloo.send([part], to, tag) for part in parts]
 
         def wait() -> None:
-            with self._explained(call):
+            with self._calls.explained(call):
                 for work, _ in zip(works, parts, strict=True):  # the memory is gloo's until then
                     work.wait()
 
@@ -216,7 +196,7 @@ class HostGroup:
 
         A thread receives: the sender may wait for this before anybody here does.
         """
-        call = self._call(f"recv from rank {self.members[source]}", source)
+        call = self._calls.next(f"recv from rank {self.members[source]}", source)
         expected = agreement.header(like)
         found, data = torch.empty_like(expected), torch.empty(like.shape, dtype=like.dtype)
 
@@ -228,7 +208,7 @@ class HostGroup:
         done = self._receivers.setdefault((source, tag), InOrder()).start(receive)
 
         def wait() -> torch.Tensor:
-            with self._explained(call):
+            with self._calls.explained(call):
                 done()
             return data
 
@@ -240,18 +220,12 @@ class HostGroup:
 
     # How a call is made.
 
-    def _call(self, operation: str, peer: int | None = None) -> Call:
-        """The next call, of all members or of this one and `peer`."""
-        self._calls += peer is None  # all members count alike
-        members = self.members if peer is None else (self.members[self.rank], self.members[peer])
-        return Call(operation=operation, group=self._name, number=self._calls, members=members)
-
     @contextlib.contextmanager
     def _agreed(self, operation: str, items: Sequence[str]) -> Iterator[Finish]:
         """A call that all members make alike; yields what waits for its works."""
-        call = self._call(operation)
-        finish = functools.partial(self._finish, call)
-        with self._explained(call):
+        call = self._calls.next(operation)
+        finish = functools.partial(self._calls.finish, call)
+        with self._calls.explained(call):
             agreement.check(
                 lambda tensor: self._gathered(tensor, finish), operation, items, self.members
             )
@@ -278,18 +252,15 @@ class HostGroup:
         store.set(f"here/{self.rank}", "")
         here = [f"here/{rank}" for rank in range(self.size)]
         started = looked = time.monotonic()
-        with self._watch(call) as watch:
+        with self._calls.watch(call) as watch:
             while not store.check(here):  # `wait` would log a warning at every look
                 time.sleep(_MEETING_SECONDS)
-                if time.monotonic() - started > self._limit:
+                if time.monotonic() - started > self._calls.limit:
                     raise RuntimeError("the other ranks did not come to connect")
                 if time.monotonic() - looked > watch.seconds:
                     watch.look()
                     looked = time.monotonic()
         self._peers.remember(self.members)
-
-    def _watch(self, call: Call) -> Watch:
-        return Watch(self._peers, call, patience=min(PATIENCE_SECONDS, self._limit / 4))
 
     def _check_lengths(
         self, sent: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], finish: Finish
@@ -299,48 +270,6 @@ class HostGroup:
         table = torch.stack(self._gathered(torch.tensor(mine), finish))
         agreement.check_lengths(table[:, 0], table[:, 1], self.members)
 
-    def _finish(self, call: Call, works: Sequence[Any]) -> None:
-        """Wait for `works`, looking for the rank at fault when that takes long.
-
-        Raises:
-            KnownFault: they cannot finish any more.
-        """
-        with self._watch(call) as watch:
-            for work in works:
-                while not _completed(work, watch.seconds):
-                    watch.look()
-
-    @contextlib.contextmanager
-    def _explained(self, call: Call) -> Iterator[None]:
-        started = time.monotonic()
-        try:
-            yield
-        except (CollectiveError, NotImplementedError):
-            raise
-        except ValueError as error:
-            raise self._error(call, str(error)) from error
-        except KnownFault as error:
-            _never_free(error)
-            raise self._error(call, str(error)) from error
-        except RuntimeError as error:
-            _never_free(error)
-            waited = time.monotonic() - started
-            fault = self._peers.diagnose(call, str(error), waited=waited, limit=self._limit)
-            raise self._error(call, fault) from error
-
-    def _error(self, call: Call, fault: str) -> CollectiveError:
-        me = self.members[self.rank]
-        return CollectiveError(f"rank {me} of {self.size}: {call.operation} failed: {fault}")
-
-
-def _never_free(error: Exception) -> None:
-    """Keep what the frames of `error` hold: tensors, works and the group itself.
-
-    Works may be under way for ever. The group's destructor would wait for them, and the last
-    reference to a tensor, dropped by gloo's thread while the interpreter ends, aborts the process.
-    """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(error))
-
 
 def _named(op: Any) -> str:
     return str(op).rpartition(".")[2]
@@ -348,17 +277,6 @@ def _named(op: Any) -> str:
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().contiguous().view(-1).view(torch.uint8)
-
-
-def _completed(work: Any, seconds: float) -> bool:
-    """Whether `work` succeeded within `seconds`; raises as it does when it failed."""
-    try:
-        work.wait(datetime.timedelta(seconds=seconds))
-    except RuntimeError:
-        if not work.is_completed():
-            return False
-        work.wait()
-    return True
 
 
 def announce_failure(error: BaseException) -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import torch
 
-from hotfire.runtime.xla.host_group import CollectiveError, world_group
+from hotfire.runtime.xla.calls import CollectiveError
+from hotfire.runtime.xla.host_group import world_group
 
 _READV = 310  # process_vm_readv on x86-64
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
