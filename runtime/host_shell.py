@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hotfire.runtime import (
     channels,
+    host_files,
     plan,
     runner,
 )
@@ -37,7 +38,7 @@ def shell(
     terminal = {key: around.environ[key] for key in ("TERM", "COLORTERM") if key in around.environ}
     job_dir = around.store.open(name)
     attempts = job_dir.attempts()
-    pid = runner.live_pid(job_dir.host(attempts[-1], host).pid) if attempts else None
+    pid = host_files.live_pid(job_dir.host(attempts[-1], host).pid) if attempts else None
     options = Options.from_json(json.loads(job_dir.options.read_text(encoding="utf-8")))
     docker = options.backend == "docker"
     if docker:
@@ -65,7 +66,7 @@ def shell(
         undo.enter_context(channels.materialise(prepared.inputs, ignore, dirs))
         planned = runner.make_plan(prepared, session.places, dirs, plan.MASTER_PORT)
         (chosen,) = (one for one in planned if one.spec.host == host)
-        runner.write_files([chosen])
+        host_files.write_files([chosen])
         idle = ("/bin/sh", "-c", "while :; do sleep 3600; done")
         spec = replace(chosen.spec, argv=idle)
         if docker:

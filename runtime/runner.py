@@ -5,36 +5,32 @@ An ``ExitStack`` undoes everything in reverse, so an error or Ctrl-C at any line
 
 from __future__ import annotations
 
-import contextlib
-import os
-import queue
-import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotfire.runtime import channels, keeping, outcome, plan
+from hotfire.runtime import channels, keeping, plan
 from hotfire.runtime.backend import Attempt, Backend, Container, ContainerSpec, Place, Session
 from hotfire.runtime.backends.copying import remove_tree
 from hotfire.runtime.control import Control
 from hotfire.runtime.errors import DataError
-from hotfire.runtime.events import Event, LogChunk, Note, Observer, Transition
+from hotfire.runtime.events import Observer
+from hotfire.runtime.host_files import read_failure, write_files, write_pid
 from hotfire.runtime.hosts import started
+from hotfire.runtime.journal import Journal
 from hotfire.runtime.layout import HostDir, JobDir
 from hotfire.runtime.observe.log_pieces import PIECE_BYTES, Rotation
 from hotfire.runtime.observe.patterns import Engine
 from hotfire.runtime.outcome import HostExit, StopCause
 from hotfire.runtime.spec import InputMode, S3DataSource, TrainingJob
-from hotfire.runtime.status import JobRecord, SecondaryStatus, utc_now
+from hotfire.runtime.status import SecondaryStatus
 from hotfire.runtime.storage import Locations
-from hotfire.runtime.store import read_record, write_record
 from hotfire.runtime.uploads import Uploads
+from hotfire.runtime.watch import Limits, Watch
 
 if TYPE_CHECKING:
     from hotfire.runtime.observe.samples import Sampler
@@ -64,44 +60,6 @@ class Preparation:
     """Variables handed to the hosts by value from the caller's environment: never written to disk."""
 
 
-class Journal:
-    """The job's record while it lives: every move is on disk before it is told."""
-
-    def __init__(self, job_dir: JobDir, control: Control, observer: Observer) -> None:
-        self.job_dir = job_dir
-        self._control = control
-        self.record: JobRecord = read_record(job_dir)
-        self._observer = observer
-        self._notes: list[str] = []
-        self._began = utc_now(), time.monotonic()
-
-    def now(self) -> datetime:
-        """The time of day by the clock as it was at the start: a jump of the clock changes no duration."""
-        moment, tick = self._began
-        return moment + timedelta(seconds=time.monotonic() - tick)
-
-    def move(self, status: SecondaryStatus, message: str, **changes: Any) -> None:
-        now = self.now()
-        record = replace(self.record.moved(status, message, now), **changes)
-        write_record(self.job_dir, record)
-        self.record = record
-        self._observer(Transition(time=now, status=status, message=message))
-
-    def __call__(self, event: Event) -> None:
-        """Observe: keep the notes for ``describe`` and the receipt, pass everything on."""
-        if isinstance(event, LogChunk):
-            self._control.look(event)
-        if isinstance(event, Note) and event.text not in self._notes:
-            self._notes.append(event.text)
-            # A full disk must not keep the job from its end for want of a note.
-            with (
-                contextlib.suppress(OSError),
-                self.job_dir.notes.open("a", encoding="utf-8") as out,
-            ):
-                out.write(event.text + "\n")
-        self._observer(event)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Attempted:
     """What one attempt came to. ``cause`` and ``interrupted`` say why the platform ended it, if it did."""
@@ -114,15 +72,6 @@ class Attempted:
     receipt: dict[str, Any]
     trouble: DataError | None = None
     """After the hosts had ended: their last checkpoints could not be stored."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Seconds that are left to an attempt, and what SIGTERM is followed by."""
-
-    max_runtime: float
-    max_wait: float
-    grace: float
 
 
 def run_attempt(
@@ -317,96 +266,6 @@ def collect(
     }
 
 
-class Watch:
-    """Waits for the hosts, and ends them when one fails, when somebody asks, or when the time is over."""
-
-    def __init__(
-        self, control: Control, limits: Limits, journal: Journal, feeds: channels.Feeds
-    ) -> None:
-        self._control = control
-        self._feeds = feeds
-        self._limits = limits
-        self._journal = journal
-        self._began = time.monotonic()
-        self.cause: StopCause | None = None
-        self.interrupted = False
-        self.abrupt = False
-        """The interruption came without notice: the hosts are lost with what they had not uploaded."""
-
-    def until_ended(self, containers: Sequence[Container]) -> tuple[HostExit, ...]:
-        """The exits of all hosts in the order in which they ended."""
-        ended: queue.SimpleQueue[tuple[Container, int]] = queue.SimpleQueue()
-        for container in containers:
-            threading.Thread(target=_wait_for, args=(container, ended), daemon=True).start()
-        exits: list[HostExit] = []
-        running = list(containers)
-        kill_at: float | None = None
-        while running:
-            with contextlib.suppress(queue.Empty):
-                container, code = ended.get(timeout=0.1)
-                running.remove(container)
-                told = kill_at is not None
-                exits.append(
-                    HostExit(host=container.host, exit_code=code, order=len(exits), told=told)
-                )
-            if not running:
-                break
-            if kill_at is None and (ending := self._why_end(exits)) is not None:
-                why, grace = ending
-                kill_at = time.monotonic() + grace
-                if grace > 0:
-                    self._tell(f"{why}; SIGTERM to {_names(running)}, SIGKILL after {grace:g} s")
-                    for container in running:
-                        container.signal(signal.SIGTERM)
-            if kill_at is not None and (time.monotonic() >= kill_at or self._control.hurry):
-                kill_at = float("inf")
-                self._tell(f"SIGKILL to {_names(running)}")
-                for container in running:
-                    container.kill()
-        return tuple(exits)
-
-    def _tell(self, text: str) -> None:
-        self._journal(Note(text=text))
-
-    def _why_end(self, exits: Sequence[HostExit]) -> tuple[str, float] | None:
-        """Why the hosts that still run must go, and after how many seconds at the latest."""
-        grace = self._limits.grace
-        spent = time.monotonic() - self._began
-        if self._feeds.failure is not None:
-            return self._feeds.failure.what, grace
-        if failed := [end for end in exits if end.exit_code != 0]:
-            return f"{failed[0].host} exited with code {failed[0].exit_code}", grace
-        if self._control.stop_asked:
-            self._stopping(StopCause.REQUEST)
-            return "the job was asked to stop", grace
-        if spent > self._limits.max_runtime:
-            self._stopping(StopCause.MAX_RUNTIME)
-            return "MaxRuntimeInSeconds is over", grace
-        if spent > self._limits.max_wait:
-            self._stopping(StopCause.MAX_WAIT_TIME)
-            return "MaxWaitTimeInSeconds is over", grace
-        if (interruption := self._control.take_interruption(spent)) is not None:
-            self.interrupted = True
-            self.abrupt = interruption.notice <= 0
-            return "spot interruption", min(interruption.notice, grace)
-        return None
-
-    def _stopping(self, cause: StopCause) -> None:
-        self.cause = cause
-        self._journal.move(SecondaryStatus.STOPPING, "Stopping the training job")
-
-
-def _wait_for(container: Container, ended: queue.SimpleQueue[tuple[Container, int]]) -> None:
-    code = None
-    while code is None:
-        code = container.wait()
-    ended.put((container, code))
-
-
-def _names(containers: Sequence[Container]) -> str:
-    return ", ".join(container.host for container in containers)
-
-
 def open_session(
     prepared: Preparation, number: int, dirs: Mapping[str, HostDir], observer: Observer
 ) -> AbstractContextManager[Session]:
@@ -452,60 +311,6 @@ def make_plan(
 def with_values(spec: ContainerSpec, passed: Mapping[str, str]) -> ContainerSpec:
     """The spec with the variables that must not be written down; what the plan says wins."""
     return replace(spec, env={**passed, **spec.env}) if passed else spec
-
-
-def write_files(planned: Sequence[plan.HostPlan]) -> None:
-    """Lay the planned files below each host's /opt/ml, and the stand-in tools into its ``bin``."""
-    for host in planned:
-        directory = host.spec.dir
-        for path in host.directories:
-            path.mkdir(parents=True, exist_ok=True)
-        for relative, text in host.files.items():
-            path = directory.ml.root / relative
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        for name, text in host.executables.items():
-            directory.bin.mkdir(exist_ok=True)
-            path = directory.bin / name
-            path.write_text(text, encoding="utf-8")
-            path.chmod(0o755)
-
-
-def write_pid(container: Container, path: Path) -> None:
-    """Leave the process id of a host's first process, with its start time, for ``hotfire shell``."""
-    if pid := container.pid:
-        path.write_text(f"{pid} {start_time(pid)}", encoding="ascii")
-
-
-def start_time(pid: int) -> str:
-    """When a process began, in clock ticks since boot: tells a process from a later one with the same id."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    return stat.rpartition(")")[2].split()[19]
-
-
-def live_pid(path: Path) -> int | None:
-    """The process that :func:`write_pid` noted, if it still runs."""
-    try:
-        pid, _, started = path.read_text(encoding="ascii").partition(" ")
-    except OSError:
-        return None
-    return int(pid) if pid and started and start_time(int(pid)) == started else None
-
-
-def read_failure(path: Path) -> str:
-    """The start of /opt/ml/output/failure, or nothing: a directory or a link there is not a failure text."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return ""
-    with os.fdopen(descriptor, "rb") as source:
-        try:
-            return source.read(4 * outcome.REASON_LIMIT).decode("utf-8", "replace")
-        except OSError:
-            return ""
 
 
 def free_port(places: Mapping[str, Place]) -> int:

@@ -21,14 +21,16 @@ from hotfire.runtime import outcome, runner
 from hotfire.runtime.control import Control, StopAsked, Trigger
 from hotfire.runtime.errors import DataError, HotfireError, PlatformError
 from hotfire.runtime.events import Event, Metrics, Note, Observer, ignore
+from hotfire.runtime.journal import Journal
 from hotfire.runtime.layout import JobDir
 from hotfire.runtime.observe.metric_files import PointFile, write_statistics
 from hotfire.runtime.observe.metrics import MetricPoint, Scraper, Sink, final_metrics, nowhere
 from hotfire.runtime.outcome import Outcome
-from hotfire.runtime.runner import Journal, Limits, Preparation
+from hotfire.runtime.runner import Preparation
 from hotfire.runtime.status import JobRecord, SecondaryStatus
 from hotfire.runtime.storage import local_fault, no_room
 from hotfire.runtime.store import JobLock
+from hotfire.runtime.watch import Limits
 
 MESSAGES = {
     SecondaryStatus.COMPLETED: "Training job completed",

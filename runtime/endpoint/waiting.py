@@ -17,8 +17,8 @@ from hotfire.runtime import handover, runner, service, supervisor
 from hotfire.runtime.control import Control
 from hotfire.runtime.endpoint.admission import Admission, Capacity, Ticket
 from hotfire.runtime.events import ignore
+from hotfire.runtime.journal import Journal
 from hotfire.runtime.layout import JobDir
-from hotfire.runtime.runner import Journal
 from hotfire.runtime.status import SecondaryStatus
 from hotfire.runtime.store import JobLock
 from hotfire.runtime.surroundings import Options, Surroundings
