@@ -1,9 +1,10 @@
 """Eager, Inductor and XLA on the same job: seconds per step, compilation, memory.
 
-    python bench/compilers.py [--steps 10] [--only fp32] [--compilers none,xla]
+    python bench/compilers.py [--steps 5] [--only fp32] [--compilers none,xla]
 
 Each cell is a run of `hotfire bench` on `compilers_job.py`: fresh processes, one compiler after the
-other. Prints JSON. There is no limit to meet: XLA on a CPU is for correctness.
+other. Prints JSON, and each row on stderr as soon as it is there. There is no limit to meet: XLA on
+a CPU is for correctness.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def measured(case: str, compilers: str, steps: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--only", choices=CASES, action="append")
     parser.add_argument("--compilers", default="none,inductor,xla")
     args = parser.parse_args()
@@ -60,18 +61,21 @@ def main() -> None:
         "bench": "compilers",
         "what": "MiniLM-sized classifier, batch 8 x 128, AdamW",
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "load": os.getloadavg()[0],
     }
     for case in args.only or CASES:
         print(f"{case} ...", file=sys.stderr, flush=True)
-        for row in measured(case, args.compilers, args.steps):
-            report.setdefault(case, {})[row["compiler"]] = {
+        report[case] = {
+            row["compiler"]: {
                 "step_seconds": round(row["step_seconds"], 4),
                 "compile_seconds": round(row["compile_seconds"], 1),
                 "compilations": row["compilations"],
                 "host_gb": round(row["peak_host_bytes"] / 1e9, 2),
                 "ahead_from_step": row["break_even_step"],
             }
-    report["load"] = os.getloadavg()[0]
+            for row in measured(case, args.compilers, args.steps)
+        }
+        print(f"{case}: {json.dumps(report[case])}", file=sys.stderr, flush=True)
     print(json.dumps(report))
 
 

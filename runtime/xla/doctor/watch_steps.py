@@ -86,14 +86,15 @@ class Steps:
     def _watch_markers(self) -> None:
         marker = self.xlac._xla_step_marker
 
-        def step_marker(*args: Any, **kwargs: Any) -> Any:
+        # By this name torch_xla's own account of a compilation knows a step's end.
+        def mark_step(*args: Any, **kwargs: Any) -> Any:
             result = marker(*args, **kwargs)
             # The emulated collectives run what is pending; on a device that ends no step.
             if not sys._getframe(1).f_code.co_filename.endswith("/runtime/xla/staging.py"):
                 self._marked()
             return result
 
-        self.xlac._xla_step_marker = step_marker
+        self.xlac._xla_step_marker = mark_step
 
     def _marked(self) -> None:
         for work in self.at_marker:
