@@ -168,6 +168,8 @@ def test_debugging_leaves_metrics_graphs_and_lines(
     assert "Metric: CompileTime" in found["metrics-report.txt"]
     # The same step five times: the graph is not written five times.
     assert found["XLA_SAVE_TENSORS_FILE.hlo"].count("# step") < 5
+    # torch_xla goes by the innermost frame, which is the doctor's.
+    assert "Compilation Analysis:   user torch_xla.sync" in done.stderr + done.stdout
     assert "hotfire: compiler (rank 0): " in done.stderr
     assert str(tmp_path / "compiler") in done.stderr
 
