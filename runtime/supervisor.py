@@ -324,18 +324,6 @@ def signals(control: Control) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def leave(code: int) -> int:
-    """The exit code; at once where threads of an upload that was given up still wait for an answer.
-
-    Python would wait with them: the pools of boto3 are joined at its exit.
-    """
-    if threading.active_count() > 1:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    return code
-
-
 def main(arguments: list[str]) -> int:
     """The supervisor of a detached job: ``python -m hotfire.runtime.supervisor NAME LOCK``.
 
@@ -348,7 +336,7 @@ def main(arguments: list[str]) -> int:
     lock = JobLock(int(descriptor))
     os.set_inheritable(int(descriptor), False)
     record = service.resume(name, lock, Surroundings.here())
-    return leave(int(service.exit_code(record)))
+    return int(service.exit_code(record))
 
 
 if __name__ == "__main__":

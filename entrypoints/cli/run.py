@@ -296,7 +296,7 @@ def bytes_of(text: str | None) -> int | None:
 def carry_out(raw: dict[str, Any], options: Any, around: Any, flags: dict[str, Any]) -> int:
     """Run the job with this terminal as its console."""
     from hotfire.entrypoints.cli.show import Console, receipt
-    from hotfire.runtime import description, preparation, service, supervisor
+    from hotfire.runtime import description, preparation, service
 
     console: Console | None = None
     pending: list[Any] = []
@@ -333,7 +333,7 @@ def carry_out(raw: dict[str, Any], options: Any, around: Any, flags: dict[str, A
         speed = description.samples_per_second(name, around)
         sys.stdout.flush()
         click.echo(receipt(described, record.receipt, speed), err=True)
-    return supervisor.leave(int(service.exit_code(record)))
+    return int(service.exit_code(record))
 
 
 @click.command(short_help="Run a job's request again, under another name.")
