@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hotfire.runtime.artifacts import pack
+from hotfire.runtime.archives import pack
 from hotfire.runtime.events import ignore
 
 

@@ -188,7 +188,7 @@ def _run_hosts(
 
 def _import_the_rest() -> None:
     """What watching and ending a job takes, while its hosts start: that is waiting for other processes."""
-    from hotfire.runtime import artifacts, daemon_pool  # noqa: F401
+    from hotfire.runtime import artifacts, daemon_pool, model_files  # noqa: F401
     from hotfire.runtime.observe import log_times, logs, nvml, samples  # noqa: F401
 
 
@@ -237,6 +237,7 @@ def collect(
         DataError: the destination cannot be written; everything that was packed is kept and named.
     """
     from hotfire.runtime import artifacts
+    from hotfire.runtime.model_files import inspect
     from hotfire.runtime.s3_send import take_all_back
 
     trees = [(host, job_dir.host(number, host).ml) for host in job.resource_config.hosts]
@@ -255,7 +256,7 @@ def collect(
         (stored.destinations.model, stored.model),
         (stored.destinations.output, stored.output),
     )
-    models = artifacts.inspect(*(tree.model for _, tree in trees))
+    models = inspect(*(tree.model for _, tree in trees))
     return {
         "artifacts": [
             {"uri": uri, "bytes": packed.bytes, "largest": packed.largest}

@@ -19,7 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotfire.runtime import tarball
-from hotfire.runtime.artifacts import destinations, lay, pack, store_outputs
+from hotfire.runtime.archives import lay, pack
+from hotfire.runtime.artifacts import destinations, store_outputs
 from hotfire.runtime.errors import DataError
 from hotfire.runtime.events import Event, Note, Progress, ignore
 from hotfire.runtime.layout import MlTree
@@ -261,11 +262,11 @@ class TestPack:
         model = tree(tmp_path / "model", a=os.urandom(size))
         program = (
             "import resource, sys; from pathlib import Path\n"
-            "from hotfire.runtime import artifacts, events, errors\n"
+            "from hotfire.runtime import archives, events, errors\n"
             f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
             "model, target = map(Path, sys.argv[1:])\n"
             "seen = []\n"
-            "try: artifacts.pack([('algo-1', model)], target, seen.append)\n"
+            "try: archives.pack([('algo-1', model)], target, seen.append)\n"
             "except errors.DataError as error: print(error)\n"
             "print(max((one.done for one in seen if isinstance(one, events.Progress)), default=0))\n"
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hotfire.runtime.artifacts import inspect
+from hotfire.runtime.model_files import inspect
 
 CONFIG = json.dumps({"model_type": "bert", "architectures": ["BertModel"]})
 
