@@ -2,7 +2,8 @@
 
 The files of torch_xla are named as SageMaker Training Compiler named them:
 
-- ``XLA_METRICS_FILE.txt``: torch_xla's counters and times, once per step
+- ``XLA_METRICS_FILE.txt``: torch_xla's counters and times, once per step. It writes them in the
+  first process of a host alone, and adds that one's local number to the name where it has others
 - ``XLA_SAVE_TENSORS_FILE.hlo`` and ``.ir``: each different graph of the training step, once; the IR
   names source lines. torch_xla's own writer repeats the graph at every step without end
 - ``metrics-report.txt``: the report of torch_xla at the end
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import atexit
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -30,15 +31,15 @@ MAX_GRAPHS = 20
 """Of a script that makes a new one at every step."""
 
 
-def directory(environment: MutableMapping[str, str]) -> Path:
-    """``compiler`` below SM_OUTPUT_DATA_DIR: it travels in output.tar.gz."""
+def output_data(environment: Mapping[str, str]) -> Path:
+    """SM_OUTPUT_DATA_DIR: what is there travels in output.tar.gz."""
     base = environment.get("SAGEMAKER_BASE_DIR", "/opt/ml")
-    return Path(environment.get("SM_OUTPUT_DATA_DIR", f"{base}/output/data")) / "compiler"
+    return Path(environment.get("SM_OUTPUT_DATA_DIR", f"{base}/output/data"))
 
 
 def prepare(compiler: str, environment: MutableMapping[str, str]) -> list[StepHook]:
     """Switch the compiler's own files on; returns what must be called after each optimizer step."""
-    where = directory(environment)
+    where = output_data(environment) / "compiler"
     if compiler != "none":
         where.mkdir(parents=True, exist_ok=True)
     if compiler == "inductor":

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hotfire.runtime.xla.compiler_debug import xla_compilations
+from hotfire.runtime.xla.compiler_debug import output_data, xla_compilations
 from hotfire.runtime.xla.compilers import inductor_graphs, parameters
 
 TOO_MUCH = 137
@@ -47,18 +47,14 @@ class Record:
     peak_device_bytes: int | None = None
 
 
-def directory(environment: Mapping[str, str]) -> Path:
-    base = environment.get("SAGEMAKER_BASE_DIR", "/opt/ml")
-    return Path(environment.get("SM_OUTPUT_DATA_DIR", f"{base}/output/data")) / "measures"
-
-
 def recorder(environment: Mapping[str, str]) -> Callable[[Any], None]:
     """The hook to call after each optimizer step; starts the watch over memory."""
     limit = int(environment.get("HOTFIRE_MEMORY_LIMIT") or 0)
     record = Record(
         rank=int(environment.get("RANK") or 0), world_size=int(environment.get("WORLD_SIZE") or 1)
     )
-    recorder = _Recorder(record, directory(environment), int(environment["HOTFIRE_MEASURE_STEPS"]))
+    where = output_data(environment) / "measures"
+    recorder = _Recorder(record, where, int(environment["HOTFIRE_MEASURE_STEPS"]))
     if limit:
         threading.Thread(target=recorder.watch_memory, args=(limit,), daemon=True).start()
     return recorder.stepped
