@@ -179,4 +179,5 @@ class Rotation:
             self._part.unlink(missing_ok=True)
         self._end = end
         with self._log.open("r+b") as log:
-            punch(log.fileno(), 0, end)  # from the start: a block that two pieces share goes with the second
+            # From the start: a block that two pieces share goes with the second.
+            punch(log.fileno(), 0, end)
