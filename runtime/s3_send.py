@@ -99,8 +99,8 @@ def _send_in_parts(transfer: Transfer, uploads: Uploads | None) -> None:
             _complete(transfer, begun, parts)
         except BaseException as error:
             gone = isinstance(error, ClientError) and _code(error) == "NoSuchUpload"
-            if not kept or gone or isinstance(error, Changed):
-                _abort(transfer.s3, begun)
+            over = not kept or gone or isinstance(error, Changed)
+            if over and _abort(transfer.s3, begun):
                 _forget(uploads, transfer.to)
             if not gone or not again:
                 raise
@@ -155,14 +155,13 @@ def _begin(transfer: Transfer, uploads: Uploads | None) -> tuple[Begun, dict[int
     wanted = transfer.s3.client.meta.config.request_checksum_calculation != "when_required"
     algorithm = "CRC32" if wanted else ""
     old = uploads.find(transfer.to) if uploads is not None else None
-    if uploads is not None and old is not None:
-        if (old.source, old.part_bytes, old.algorithm) == (transfer.before, part, algorithm):
-            parts = _listed(transfer, old)
-            if parts is not None:
-                return old, parts, True
-        else:
-            _abort(transfer.s3, old)
-        uploads.forget(transfer.to)
+    if old is not None:
+        same = (old.source, old.part_bytes, old.algorithm) == (transfer.before, part, algorithm)
+        parts = _listed(transfer, old) if same else None
+        if parts is not None:
+            return old, parts, True
+        if _abort(transfer.s3, old):
+            _forget(uploads, transfer.to)
     checksum = {"ChecksumAlgorithm": algorithm} if algorithm else {}
     answer = _ask(
         transfer,

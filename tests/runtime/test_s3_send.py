@@ -123,6 +123,29 @@ def test_a_file_that_has_changed_starts_over(
     assert in_progress(s3_environ, s3_bucket) == []
 
 
+def test_what_cannot_be_taken_back_now_is_not_forgotten(
+    counted: Counted, source: Path, uploads: Uploads, s3_bucket: str, s3_environ: Any
+) -> None:
+    to = S3Location(s3_bucket, "k")
+    cut_short(counted, source, to, uploads)
+    before = uploads.all()
+    source.write_bytes(os.urandom(SIZE))
+
+    def refuse(**_: Any) -> None:
+        raise ClientError({"Error": {"Code": "AccessDenied"}}, "any")
+
+    events = counted.s3.client.meta.events
+    for name in ("AbortMultipartUpload", "CreateMultipartUpload"):
+        events.register(f"before-call.s3.{name}", refuse)
+    with pytest.raises(DataError, match="access denied"):
+        upload(counted.s3, [(source, to)], ignore, "up", uploads=uploads)
+    assert uploads.all() == before
+    for name in ("AbortMultipartUpload", "CreateMultipartUpload"):
+        events.unregister(f"before-call.s3.{name}", refuse)
+    upload(counted.s3, [(source, to)], ignore, "up", uploads=uploads)
+    assert (uploads.all(), in_progress(s3_environ, s3_bucket)) == ([], [])
+
+
 @pytest.mark.parametrize("torn", [False, True])
 def test_an_upload_that_s3_no_longer_knows_starts_over(
     counted: Counted,
