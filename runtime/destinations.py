@@ -15,6 +15,8 @@ from hotfire.runtime import s3_send
 from hotfire.runtime.copies import copy_exactly
 from hotfire.runtime.errors import DataError, HotfireError
 from hotfire.runtime.s3 import S3, errors_as
+from hotfire.runtime.s3_abort import take_back
+from hotfire.runtime.s3_transfer import Transfer
 from hotfire.runtime.storage import LocalLocation, Location, S3Location, local_fault
 from hotfire.runtime.synced import Changed, Signature
 from hotfire.runtime.uploads import Uploads
@@ -174,11 +176,11 @@ class S3Destination:
         """Nothing: an upload that was killed is no object, and its owner's next one takes it back."""
 
     def end(self) -> None:
-        s3_send.take_back(self.s3, self.uploads)
+        take_back(self.s3, self.uploads)
 
     def put(self, source: BinaryIO, before: Signature, name: str, moved: Moved) -> None:
         to = S3Location(self.location.bucket, self._key(name))
-        transfer = s3_send.Transfer(
+        transfer = Transfer(
             s3=self.s3,
             source=source,
             before=before,

@@ -238,7 +238,7 @@ def collect(
     """
     from hotfire.runtime import artifacts
     from hotfire.runtime.model_files import inspect
-    from hotfire.runtime.s3_send import take_all_back
+    from hotfire.runtime.s3_abort import take_all_back
 
     trees = [(host, job_dir.host(number, host).ml) for host in job.resource_config.hosts]
     stored = artifacts.store_outputs(

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import FIRST_EXCEPTION, wait
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any
 
 from hotfire.runtime.daemon_pool import DaemonPool
-from hotfire.runtime.s3 import S3
-from hotfire.runtime.s3_patience import Patience
+from hotfire.runtime.s3_abort import abort, code, where
+from hotfire.runtime.s3_transfer import Body, Transfer, ask
 from hotfire.runtime.storage import S3Location
-from hotfire.runtime.synced import Abandoned, Changed, Signature
+from hotfire.runtime.synced import Abandoned, Changed
 from hotfire.runtime.uploads import Begun, Uploads
 
 PART = 8 << 20
@@ -27,31 +24,7 @@ THREADS = 8
 _LEAVE = 1.0
 """Seconds for the threads to end after an error; one whose request is not answered is left behind."""
 
-Moved = Callable[[int, bool], bool]
-"""Called, from several threads, with bytes that went out and False (negative: they must go out again), and with the bytes
-of a part that S3 has stored for good and True. It answers whether to go on."""
 Answer = dict[str, Any]
-_T = TypeVar("_T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Transfer:
-    """What is to be sent where. ``extra``: members of the request that encrypt the object."""
-
-    s3: S3
-    source: BinaryIO
-    before: Signature
-    """``source`` as it was when it was opened."""
-    to: S3Location
-    moved: Moved
-    extra: Mapping[str, str] = field(default_factory=dict)
-    found: Callable[[int], object] = lambda count: None
-    """Called first, with the bytes that S3 has already."""
-    patient: bool = True
-    """A short outage is waited for; else the first failure is the end of this try."""
-
-    def changed(self) -> bool:
-        return Signature.of(os.fstat(self.source.fileno())) != self.before
 
 
 def send(transfer: Transfer, uploads: Uploads | None) -> None:
@@ -77,7 +50,7 @@ def _send_whole(transfer: Transfer) -> None:
     if transfer.changed():
         raise Changed
     to, put = transfer.to, transfer.s3.client.put_object
-    _ask(
+    ask(
         transfer,
         threading.Event(),
         lambda: put(Bucket=to.bucket, Key=to.key, Body=data, **transfer.extra),
@@ -98,9 +71,9 @@ def _send_in_parts(transfer: Transfer, uploads: Uploads | None) -> None:
                 raise Changed
             _complete(transfer, begun, parts)
         except BaseException as error:
-            gone = isinstance(error, ClientError) and _code(error) == "NoSuchUpload"
+            gone = isinstance(error, ClientError) and code(error) == "NoSuchUpload"
             over = not kept or gone or isinstance(error, Changed)
-            if over and _abort(transfer.s3, begun):
+            if over and abort(transfer.s3, begun):
                 _forget(uploads, transfer.to)
             if not gone or not again:
                 raise
@@ -110,42 +83,6 @@ def _send_in_parts(transfer: Transfer, uploads: Uploads | None) -> None:
         else:
             _forget(uploads, transfer.to)
             return
-
-
-def take_back(s3: S3, uploads: Uploads) -> list[Begun]:
-    """Take back all uploads of an owner who will not go on with them.
-
-    Returns:
-        Those that S3 still has, with their records: after a first one that does not go no other is tried.
-    """
-    left: list[Begun] = []
-    for begun in uploads.all():
-        if left or not _abort(s3, begun):
-            left.append(begun)
-        else:
-            uploads.forget(begun.to)
-    return left
-
-
-def take_all_back(directory: Path) -> list[Begun]:
-    """:func:`take_back` for all owners below a job's ``uploads``."""
-    s3 = S3()
-    return [
-        begun for path in sorted(directory.glob("*/")) for begun in take_back(s3, Uploads(path))
-    ]
-
-
-def _abort(s3: S3, begun: Begun) -> bool:
-    """Whether S3 has none of the upload's parts any more."""
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    try:
-        s3.client.abort_multipart_upload(**_where(begun))
-    except ClientError as error:
-        return _code(error) in ("NoSuchUpload", "NoSuchBucket")
-    except (BotoCoreError, ValueError):
-        return False
-    return True
 
 
 def _begin(transfer: Transfer, uploads: Uploads | None) -> tuple[Begun, dict[int, Answer], bool]:
@@ -160,10 +97,10 @@ def _begin(transfer: Transfer, uploads: Uploads | None) -> tuple[Begun, dict[int
         parts = _listed(transfer, old) if same else None
         if parts is not None:
             return old, parts, True
-        if _abort(transfer.s3, old):
+        if abort(transfer.s3, old):
             _forget(uploads, transfer.to)
     checksum = {"ChecksumAlgorithm": algorithm} if algorithm else {}
-    answer = _ask(
+    answer = ask(
         transfer,
         threading.Event(),
         lambda: transfer.s3.client.create_multipart_upload(
@@ -196,9 +133,9 @@ def _listed(transfer: Transfer, begun: Begun) -> dict[int, Answer] | None:
 
     paginator = transfer.s3.client.get_paginator("list_parts")
     try:
-        pages = _ask(transfer, threading.Event(), lambda: list(paginator.paginate(**_where(begun))))
+        pages = ask(transfer, threading.Event(), lambda: list(paginator.paginate(**where(begun))))
     except ClientError as error:
-        if _code(error) in ("NoSuchUpload", "NoSuchBucket"):
+        if code(error) in ("NoSuchUpload", "NoSuchBucket"):
             return None
         raise
     return {
@@ -250,14 +187,14 @@ def _send_part(
         body = Body(descriptor, (number - 1) * begun.part_bytes, size, transfer.moved, stop)
         try:
             answer: Answer = transfer.s3.client.upload_part(
-                **_where(begun), PartNumber=number, Body=body, **checksum
+                **where(begun), PartNumber=number, Body=body, **checksum
             )
         except BaseException:
             body.take_back()
             raise
         return answer
 
-    answer = _ask(transfer, stop, request)
+    answer = ask(transfer, stop, request)
     if not transfer.moved(size, True):
         raise Abandoned
     return _completed(number, answer)
@@ -265,85 +202,13 @@ def _send_part(
 
 def _complete(transfer: Transfer, begun: Begun, parts: Mapping[int, Answer]) -> None:
     listed = {"Parts": [parts[number] for number in sorted(parts)]}
-    _ask(
+    ask(
         transfer,
         threading.Event(),
         lambda: transfer.s3.client.complete_multipart_upload(
-            **_where(begun), MultipartUpload=listed
+            **where(begun), MultipartUpload=listed
         ),
     )
-
-
-def _where(begun: Begun) -> dict[str, str]:
-    return {"Bucket": begun.bucket, "Key": begun.key, "UploadId": begun.upload_id}
-
-
-def _ask(transfer: Transfer, stop: threading.Event, request: Callable[[], _T]) -> _T:
-    """What S3 answers; asked again through a short outage where the transfer is patient.
-
-    Raises:
-        BotoCoreError, ClientError: no answer, or an error.
-        Abandoned, Changed: that is why; boto3 wraps what a body raises in an error of its own.
-    """
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    patience = Patience(transfer.s3.client, stop.wait)
-    while True:
-        try:
-            return request()
-        except (BotoCoreError, ClientError) as error:
-            if stop.is_set():
-                raise Abandoned from error
-            if transfer.changed():
-                raise Changed from error
-            if not transfer.patient or not patience.again(error):
-                raise
-
-
-class Body(io.RawIOBase):
-    """Bytes ``[start, start + size)`` of an open file, read as they are sent; boto3 may begin again."""
-
-    def __init__(
-        self, descriptor: int, start: int, size: int, moved: Moved, stop: threading.Event
-    ) -> None:
-        self._descriptor, self._start, self._size = descriptor, start, size
-        self._moved, self._stop = moved, stop
-        self._at = self._told = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        self._at = base + offset
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        with memoryview(buffer) as view, view[: max(0, self._size - self._at)] as wanted:
-            count = os.preadv(self._descriptor, [wanted], self._start + self._at)
-            if not count and wanted:
-                raise Changed  # shorter than it was: S3 would wait for the rest
-        self._at += count
-        told, self._told = self._told, self._at
-        if self._stop.is_set() or not self._moved(self._at - told, False):
-            self._stop.set()
-            raise Abandoned
-        return count
-
-    def take_back(self) -> None:
-        """What was sent has not arrived."""
-        self._moved(-self._told, False)
-        self._told = 0
-
-
-def _code(error: Any) -> str:
-    return str(error.response.get("Error", {}).get("Code", ""))
 
 
 def _forget(uploads: Uploads | None, to: S3Location) -> None:

@@ -14,6 +14,7 @@ from hotfire.runtime.daemon_pool import DaemonPool
 from hotfire.runtime.errors import DataError
 from hotfire.runtime.events import Note, Observer, Progress
 from hotfire.runtime.s3 import S3, errors_as
+from hotfire.runtime.s3_transfer import Transfer
 from hotfire.runtime.storage import S3Location, human
 from hotfire.runtime.synced import Changed, Signature
 
@@ -90,7 +91,7 @@ class _Errand:
             path.open("rb") as source,
         ):
             before = Signature.of(os.fstat(source.fileno()))
-            transfer = s3_send.Transfer(
+            transfer = Transfer(
                 s3=self._s3,
                 source=source,
                 before=before,

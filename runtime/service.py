@@ -232,7 +232,7 @@ def delete(name: str, around: Surroundings, observer: Observer = ignore) -> None
 
     Parts of uploads that were cut short are taken back; a warning names those that S3 does not let go now.
     """
-    from hotfire.runtime.s3_send import take_all_back
+    from hotfire.runtime.s3_abort import take_all_back
 
     with around.store.removing(name) as job_dir:
         for left in take_all_back(job_dir.uploads):
@@ -254,7 +254,7 @@ def upload(name: str, around: Surroundings, observer: Observer = ignore) -> list
     """
     from hotfire.runtime import artifacts
     from hotfire.runtime.observe.samples import tree_bytes
-    from hotfire.runtime.s3_send import take_all_back
+    from hotfire.runtime.s3_abort import take_all_back
 
     around.store.record(name)  # made true first
     with around.store.holding(name, "uploaded") as job_dir:

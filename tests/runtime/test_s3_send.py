@@ -16,6 +16,7 @@ from hotfire.runtime.destinations import S3Destination
 from hotfire.runtime.errors import DataError
 from hotfire.runtime.events import Event, Note, Progress, ignore
 from hotfire.runtime.s3 import S3
+from hotfire.runtime.s3_abort import take_all_back
 from hotfire.runtime.s3_upload import upload
 from hotfire.runtime.storage import S3Location
 from hotfire.runtime.sync import Sync
@@ -231,9 +232,9 @@ def test_what_nobody_goes_on_with_is_taken_back(
     with monkeypatch.context() as away:
         away.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
         away.setenv("AWS_MAX_ATTEMPTS", "1")
-        (left,) = s3_send.take_all_back(tmp_path / "uploads")
+        (left,) = take_all_back(tmp_path / "uploads")
         assert [left] == uploads.all(), "for another try"
-    assert s3_send.take_all_back(tmp_path / "uploads") == []
+    assert take_all_back(tmp_path / "uploads") == []
     assert (uploads.all(), in_progress(s3_environ, s3_bucket)) == ([], [])
 
 
