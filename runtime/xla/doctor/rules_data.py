@@ -97,7 +97,10 @@ def _slowest(run: Run) -> tuple[Event | None, float, float]:
 def partial_batch(run: Run) -> list[Finding]:
     """The last batch of an epoch is smaller, so it is a program of its own."""
     found = []
+    filled = run.first.end.get("filled_loaders", ())
     for loader in _loaders(run):
+        if loader["id"] in filled:
+            continue
         if has_partial_batch(loader) and loader["rows"] > loader["batch_size"]:
             rest = loader["rows"] % loader["batch_size"]
             found.append(

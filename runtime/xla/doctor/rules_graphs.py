@@ -14,6 +14,8 @@ from hotfire.runtime.xla.doctor.trace import Cause, Report
 # Gradients and optimizer states appear in the first two steps.
 WARM_UP_STEPS = 2
 _OFTEN = 3
+# Lengths to which a script may well pad on purpose.
+_FEW_SIZES = 3
 _SHARE = 0.2
 _READS = {
     "item": (
@@ -64,15 +66,19 @@ def recompilation(run: Run) -> list[Finding]:
 
 
 def _shape_finding(run: Run, change: Change) -> Finding:
-    sizes = ", ".join(map(str, change.sizes[:6])) + (", ..." if len(change.sizes) > 6 else "")
-    site = (run.sources.ragged_padding() if change.dimension else None) or change.origin
+    count = len(change.sizes)
+    ragged = run.sources.ragged_padding() if change.dimension else None
+    chosen = run.first.end.get("filled_loaders") or not ragged
+    few = count <= _FEW_SIZES and run.first.observed_steps >= _OFTEN * count
+    sizes = ", ".join(map(str, change.sizes[:6])) + (", ..." if count > 6 else "")
+    site = ragged or change.origin
     return run.finding(
         "recompilation",
-        Severity.WARNING,
+        Severity.NOTE if few and chosen and change.dimension else Severity.WARNING,
         site,
         f"`{change.name}` of {change.module} changes in dimension {change.dimension}: {sizes}. "
         "Every new size is a new program.",
-        cost=compile_cost(run, len(change.sizes) - 1),
+        cost=compile_cost(run, count - 1),
         fix="pad every batch to one length (padding='max_length', max_length=...), "
         "or to a few fixed ones"
         if change.dimension

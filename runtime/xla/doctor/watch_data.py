@@ -14,12 +14,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from hotfire.runtime.xla.data import StaticBatches
 from hotfire.runtime.xla.doctor.watch_steps import Steps
 
 _DIGESTS = 3
@@ -96,7 +98,8 @@ def _watch_iterators(steps: Steps) -> None:
     original_init, original_next = _BaseDataLoaderIter.__init__, _BaseDataLoaderIter.__next__
     # Seconds in all, batches, seconds of the fastest.
     busy: dict[int, list[float]] = {}
-    steps.at_end.append(lambda: {"loaders": busy})
+    filled: set[int] = set()
+    steps.at_end.append(lambda: {"loaders": busy, "filled_loaders": sorted(filled)})
 
     @functools.wraps(original_init)
     def init(self: Any, loader: Any) -> None:
@@ -105,6 +108,8 @@ def _watch_iterators(steps: Steps) -> None:
         number = vars(self)["_hotfire_loader"] = vars(loader).get("_hotfire_loader")
         if number is not None:
             busy.setdefault(number, [0.0, 0, 0.0])
+            if _filled(sys._getframe(1)):
+                filled.add(number)
 
     @functools.wraps(original_next)
     def following(self: Any) -> Any:
@@ -133,6 +138,15 @@ def _watch_iterators(steps: Steps) -> None:
 
     _BaseDataLoaderIter.__init__ = init  # type: ignore[method-assign]
     _BaseDataLoaderIter.__next__ = following  # type: ignore[method-assign]
+
+
+def _filled(frame: FrameType | None) -> bool:
+    """Whether our `StaticBatches` reads the loader: it pads short batches, or drops them."""
+    while frame is not None:
+        if frame.f_code is StaticBatches.__iter__.__code__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _watch_device_loader(steps: Steps) -> None:
