@@ -1,6 +1,6 @@
 """What watching costs: the step of a small BERT below the launcher, without the doctor, with its summary, examined.
 
-    python bench/doctor.py [--steps 60]
+    python bench/doctor.py [--steps 40]
 
 Three processes make their steps in turn, one at a time, so that whatever else the machine does meets all of them alike.
 A ratio is the median of those of steps made one after the other, to the step without the doctor. Beside it the processor
@@ -87,7 +87,7 @@ class Trainer:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--train", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.train:
