@@ -358,11 +358,11 @@ def aim(rig: Any, where: str) -> None:
 
 
 def s3_away(rig: Any, phase: str) -> Fault:
-    rig.env |= {"AWS_MAX_ATTEMPTS": "12", "AWS_RETRY_MODE": "standard"}
+    del rig.env["AWS_MAX_ATTEMPTS"]  # as users have it
     yield
     rig.proxy.down()
     let_go(rig)
-    time.sleep(1)
+    time.sleep(10 if phase in ("downloading", "uploading") else 1)
     rig.proxy.up()
     yield
 
