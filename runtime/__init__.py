@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # every worker of a job imports this package, and typing would cost it two milliseconds
+TYPE_CHECKING = (
+    False  # every worker of a job imports this package, and typing would cost it two milliseconds
+)
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
