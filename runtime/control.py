@@ -114,7 +114,8 @@ class Control:
             raise StopAsked
         self._raises = True
         over = threading.Event()
-        threading.Thread(target=self._wake, args=(over,), daemon=True).start()
+        if threading.current_thread() is threading.main_thread():  # elsewhere signals are not ours
+            threading.Thread(target=self._wake, args=(over,), daemon=True).start()
         try:
             yield
         finally:
