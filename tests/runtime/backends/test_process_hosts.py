@@ -266,7 +266,10 @@ def test_a_warm_launcher_ends_with_whoever_never_needed_it(lab: Lab) -> None:
         "spawn.warm_up()\n"
         "print(spawn._ready[0].process.pid)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True
+    )
     lab.until(lambda: not Path(f"/proc/{done.stdout.strip()}/exe").exists())
 
 
