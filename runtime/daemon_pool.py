@@ -6,9 +6,12 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_EXCEPTION, Future, InvalidStateError, wait
 from typing import Any, TypeVar
+
+LEAVE_SECONDS = 1.0
+"""For threads to end after an error or Ctrl-C; one whose request is not answered is left behind."""
 
 _T = TypeVar("_T")
 
@@ -38,6 +41,12 @@ class DaemonPool:
         future.add_done_callback(self._over)
         self._todo.put((future, lambda: work(*arguments)))
         return future
+
+    def carry_out(self, work: Iterable[Callable[[], object]]) -> None:
+        """Return when all of it is done; the first error is raised as it comes, and the rest goes on until `close`."""
+        futures = [self.submit(one) for one in work]
+        for future in wait(futures, return_when=FIRST_EXCEPTION).done:
+            future.result()
 
     def close(self, patience: float = 0.0) -> bool:
         """Cancel what is not done, and wait ``patience`` seconds for the threads; returns whether all have ended."""

@@ -10,7 +10,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 
-from hotfire.runtime.daemon_pool import DaemonPool
+from hotfire.runtime.daemon_pool import LEAVE_SECONDS, DaemonPool
 from hotfire.runtime.errors import DataError
 from hotfire.runtime.events import Observer, Progress
 from hotfire.runtime.s3 import CONNECTIONS, S3Client, S3Object, errors_as
@@ -28,8 +28,6 @@ _CHUNK = 1 << 18
 """Small enough to stay in the allocator's hands: larger blocks cost page faults, a third of the time."""
 
 _TICK = 0.1
-_LEAVE = 1.0
-"""Seconds for the workers to end after an error or Ctrl-C; one whose request is not answered is left behind."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ def download(client: S3Client, wanted: Sequence[Wanted], observer: Observer, act
     finally:
         shared.stop.set()
         # What a thread left behind has open is not ours to close: the number may be another file's then.
-        if pool.close(_LEAVE):
+        if pool.close(LEAVE_SECONDS):
             shared.close()
     observer(_progress(activity, shared.done, total))
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Mapping
-from concurrent.futures import FIRST_EXCEPTION, wait
 from typing import Any
 
-from hotfire.runtime.daemon_pool import DaemonPool
+from hotfire.runtime.daemon_pool import LEAVE_SECONDS, DaemonPool
 from hotfire.runtime.s3_abort import abort, code, where
 from hotfire.runtime.s3_transfer import Body, Transfer, ask
 from hotfire.runtime.storage import S3Location
@@ -20,9 +20,6 @@ PART = 8 << 20
 MOST = 10_000
 THREADS = 8
 """Parts in flight for one file."""
-
-_LEAVE = 1.0
-"""Seconds for the threads to end after an error; one whose request is not answered is left behind."""
 
 Answer = dict[str, Any]
 
@@ -168,12 +165,10 @@ def _send_parts(transfer: Transfer, begun: Begun, parts: dict[int, Answer]) -> N
             parts[number] = _send_part(transfer, begun, number, descriptor, stop)
 
     try:
-        work = [pool.submit(one, number) for number in missing]
-        for future in wait(work, return_when=FIRST_EXCEPTION).done:
-            future.result()
+        pool.carry_out(functools.partial(one, number) for number in missing)
     finally:
         stop.set()
-        if pool.close(_LEAVE):
+        if pool.close(LEAVE_SECONDS):
             os.close(descriptor)
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hotfire.runtime import s3_send
-from hotfire.runtime.daemon_pool import DaemonPool
+from hotfire.runtime.daemon_pool import LEAVE_SECONDS, DaemonPool
 from hotfire.runtime.errors import DataError
 from hotfire.runtime.events import Note, Observer, Progress
 from hotfire.runtime.s3 import S3, errors_as
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from hotfire.runtime.uploads import Uploads
 
 _AT_ONCE = 8
-_LEAVE = 1.0
-"""Seconds for the threads to end after an error; one whose request is not answered is left behind."""
 
 
 def upload(
@@ -56,12 +54,10 @@ def upload(
                 sent(path)
 
     try:
-        work = [pool.submit(one, path, to) for path, to in files]
-        for future in wait(work, return_when=FIRST_EXCEPTION).done:
-            future.result()
+        pool.carry_out(functools.partial(one, path, to) for path, to in files)
     finally:
         errand.over = True
-        pool.close(_LEAVE)
+        pool.close(LEAVE_SECONDS)
     observer(Progress(activity=activity, done=total, total=total))
 
 
