@@ -63,6 +63,21 @@ class Hotfire:
         path.write_text(text, encoding="utf-8")
         return path
 
+    def retried(self, name: str) -> None:
+        """``job.json``: train.py with checkpoints in ``kept``, tried once more if its supervisor is lost."""
+        document = {
+            "TrainingJobName": name,
+            "RoleArn": "arn:aws:iam::123456789012:role/r",
+            "AlgorithmSpecification": {"TrainingImage": "hotfire", "TrainingInputMode": "File"},
+            "HyperParameters": {"sagemaker_program": "train.py"},
+            "OutputDataConfig": {"S3OutputPath": f"file://{self.cwd}/out"},
+            "CheckpointConfig": {"S3Uri": f"file://{self.cwd}/kept"},
+            "ResourceConfig": {"InstanceType": "local", "InstanceCount": 1, "VolumeSizeInGB": 1},
+            "StoppingCondition": {"MaxRuntimeInSeconds": 600},
+            "RetryStrategy": {"MaximumRetryAttempts": 1},
+        }
+        (self.cwd / "job.json").write_text(json.dumps(document))
+
     def describe(self, name: str) -> dict[str, Any]:
         described: dict[str, Any] = json.loads(self("describe", name, "--json").stdout)
         return described

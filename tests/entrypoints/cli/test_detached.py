@@ -78,18 +78,7 @@ def test_a_job_with_a_retry_strategy_outlives_its_supervisor(
         "open(mark, 'w').close()\n"
         "print('training', flush=True)\ntime.sleep(100)\n"
     )
-    document = {
-        "TrainingJobName": "again",
-        "RoleArn": "arn:aws:iam::123456789012:role/r",
-        "AlgorithmSpecification": {"TrainingImage": "hotfire", "TrainingInputMode": "File"},
-        "HyperParameters": {"sagemaker_program": "train.py"},
-        "OutputDataConfig": {"S3OutputPath": f"file://{hotfire.cwd}/out"},
-        "CheckpointConfig": {"S3Uri": f"file://{hotfire.cwd}/kept"},
-        "ResourceConfig": {"InstanceType": "local", "InstanceCount": 1, "VolumeSizeInGB": 1},
-        "StoppingCondition": {"MaxRuntimeInSeconds": 600},
-        "RetryStrategy": {"MaximumRetryAttempts": 1},
-    }
-    (hotfire.cwd / "job.json").write_text(json.dumps(document))
+    hotfire.retried("again")
     created = hotfire("run", "job.json", "--source-dir", ".", "--detach")
     assert created.returncode == OK, created.stderr
     eventually((hotfire.cwd / "kept" / "mark").exists)

@@ -81,18 +81,7 @@ def test_a_supervisor_killed_among_pieces_loses_and_doubles_no_line(
         "    for i in range(250): print('line', 250 * part + i)\n"
         "    time.sleep(0.005)\n"
     )
-    document = {
-        "TrainingJobName": "cut",
-        "RoleArn": "arn:aws:iam::123456789012:role/r",
-        "AlgorithmSpecification": {"TrainingImage": "hotfire", "TrainingInputMode": "File"},
-        "HyperParameters": {"sagemaker_program": "train.py"},
-        "OutputDataConfig": {"S3OutputPath": f"file://{hotfire.cwd}/out"},
-        "CheckpointConfig": {"S3Uri": f"file://{hotfire.cwd}/kept"},
-        "ResourceConfig": {"InstanceType": "local", "InstanceCount": 1, "VolumeSizeInGB": 1},
-        "StoppingCondition": {"MaxRuntimeInSeconds": 600},
-        "RetryStrategy": {"MaximumRetryAttempts": 1},
-    }
-    (hotfire.cwd / "job.json").write_text(json.dumps(document))
+    hotfire.retried("cut")
     hotfire.env |= SMALL
     assert hotfire("run", "job.json", "--source-dir", ".", "--detach").returncode == OK
     job = hotfire.home / "jobs" / "cut"
